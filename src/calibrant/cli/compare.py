@@ -142,8 +142,8 @@ def show(comparison: Comparison) -> None:
     out, task, floor = Output(), comparison.task, comparison.noise_floor
     wide = out.width >= WIDE
     out.print(Text(comparison.verdict, "bold"))
-    kind = f", {comparison.n_classes} {'labels' if task == 'multilabel' else 'classes'}"
-    out.note(f"fitted on {comparison.n_val:,} rows, measured on {comparison.n_test:,}{'' if task == 'pairs' else kind}")
+    kind = "" if task == "pairs" else f", {comparison.n_classes} {'labels' if task == 'multilabel' else 'classes'}"
+    out.note(f"fitted on {comparison.n_val:,} rows, measured on {comparison.n_test:,}{comparison.weighed}{kind}")
     if floor is not None:
         out.note(f"noise floor: a calibrated model would show ECE {100 * floor.mean:.2f}% at this n")
     # of one probability per row the classwise ECE is the ECE again; answers never change

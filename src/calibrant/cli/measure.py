@@ -175,7 +175,7 @@ def words(gate: Fields) -> str:
 def show(result: Measurement, name: str, kind: str) -> None:
     """Print verdict, diagram, figures and worst classes."""
     out, task = Output(), TASKS[result.task].format(result.n_classes)
-    out.print(Text.assemble((f"{name}  ", "bold"), (f"{result.n:,} rows, {task}, {kind}\n", GREY)))
+    out.print(Text.assemble((f"{name}  ", "bold"), (f"{result.n:,} rows{result.weighed}, {task}, {kind}\n", GREY)))
     _verdict(out, result)
     out.print()
     _diagram(out, result)

@@ -41,6 +41,7 @@ HELP = {
     "scores": "Array or column of the scores, or columns: risk, a,b,c or 'prob_*'.",
     "labels": "Array or column of the labels, or an .npy file of them.",
     "weights": "Array or column of the weights, or an .npy file of them.",
+    "weights_are": "rows: intervals and tests draw the rows; counts: every copy, a weight of 2 being the row twice.",
     "class_names": "Names of the classes in order: cat,dog,bird.",
     "ignore_index": "Leave out rows with this label, such as -100 or 255.",
 }
@@ -74,7 +75,14 @@ TEXT = str | None, None
 BUNDLES: dict[str, Fields] = {
     "said": dict.fromkeys(("kind", "task", "scores", "labels", "weights", "class_names"), TEXT)
     | {"ignore_index": (int | None, None)},
-    "how": {"by": TEXT, "cluster": TEXT, "n_bins": (int, 15), "resamples": (int, 1000), "seed": (Seed, 0)},
+    "how": {
+        "by": TEXT,
+        "cluster": TEXT,
+        "n_bins": (int, 15),
+        "resamples": (int, 1000),
+        "seed": (Seed, 0),
+        "weights_are": (str, "rows"),
+    },
     "watch": {"false_alarm_rate": (float, 0.01), "batch": TEXT, "by": TEXT},
 }
 """Options that verbs share, with types and defaults: what every verb that reads predictions asks about them, how

@@ -231,7 +231,7 @@ def check_counts(weights: np.ndarray | None, name: str = "sample_weight") -> Non
         )
     if total > MANY_COUNTS * n_rows:
         warn_user(
-            f"{name} has a mean of {total / n_rows:.4g}: each row counts as that many independent rows; if that is not "
+            f"{name} has a mean of {total / n_rows:.4g}: fits and metrics count each row as that many; if that is not "
             "meant, multiply by n / sum"
         )
 

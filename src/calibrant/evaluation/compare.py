@@ -24,7 +24,7 @@ from calibrant.data.guards import shared_rows
 from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import draw
 from calibrant.evaluation.consistency import consistency_test
-from calibrant.evaluation.groups import clusters_by, column_groups, common_groups, repeated
+from calibrant.evaluation.groups import clusters_by, column_groups, common_groups, repeated, sampled
 from calibrant.evaluation.rendering import figure
 from calibrant.evaluation.results import SHARED_ROWS, Comparison, MethodRow
 from calibrant.evaluation.scan import flattened, top_columns
@@ -53,6 +53,7 @@ def compare(
     cluster: Any = None,
     engine: str | Engine = "local",
     metrics: Chosen = None,
+    weights_are: str = "rows",
 ) -> Comparison:
     """Fit methods on `val`, measure them on `test`, with paired bootstrap intervals.
 
@@ -81,6 +82,8 @@ def compare(
     metrics : names, or mapping of names to functions, optional
         Registered figures to show instead of the usual ones; or functions of (probabilities, labels,
         sample_weight=None) that return a number, less being better, on top of them. They may be the criterion.
+    weights_are : {"rows", "counts"}
+        What intervals and tests draw: the rows, whatever they weigh; or every copy, a weight of 2 being the row twice.
 
     Examples
     --------
@@ -105,6 +108,7 @@ def compare(
     measured = chosen_metrics(metrics, seen_task, compared=True, criterion=criterion)
     same = shared_rows(val, test)
     notes = [f"{SHARED_ROWS}, so the figures of every method are optimistic: {same}"] if same else []
+    test, by, cluster, weighed = sampled(test, by, cluster, weights_are)
     given, val, test = test, val.expanded(), test.expanded()
     seen = flattened(test)
     groups = (None, None) if by is None or test.task == "multilabel" else common_groups(val, test, by)
@@ -143,6 +147,8 @@ def compare(
         class_names=val.class_names or test.class_names,
         labels=seen.labels,
         weights=seen.weights,
+        clusters=clusters,
+        weighed=weighed,
         noise_floor=floors.get("none", next(iter(floors.values()), None)),
         n_bins=n_bins,
         resamples=resamples,

@@ -107,9 +107,7 @@ def too_few_to_tell(
     """
     stated, seen = confidence.astype(np.float64), correct.astype(np.float64)
     mass = np.ones(len(seen)) if weights is None else weights
-    residual = mass * (stated - seen)
-    sums = residual if clusters is None else np.bincount(clusters, residual)
-    joined = max(float(sums @ sums) / max(float(residual @ residual), 1e-300), 1.0)
+    joined = design_effect(mass * (stated - seen), clusters)
 
     def most(*columns: Array) -> float:
         return max(float(mass @ one) ** 2 / max(float(mass**2 @ one), 1e-300) for one in columns) / joined
@@ -118,6 +116,12 @@ def too_few_to_tell(
     if task == "binary":
         errors = min(errors, most(stated, seen))
     return bool(len(seen) < FEWEST_ROWS or errors < FEWEST_ERRORS)
+
+
+def design_effect(residual: Array, clusters: Array | None) -> float:
+    """How many times the variance of a sum of residuals (n,) grows because rows of a cluster err together."""
+    sums = residual if clusters is None else np.bincount(clusters, residual)
+    return max(float(sums @ sums) / max(float(residual @ residual), 1e-300), 1.0)
 
 
 def noise_floor(errors: Array, observed: float) -> NoiseFloor:

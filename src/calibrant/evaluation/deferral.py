@@ -9,7 +9,9 @@ import numpy as np
 
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
+from calibrant.core.schema import identifiers
 from calibrant.evaluation.bootstrap import clopper_pearson
+from calibrant.evaluation.consistency import design_effect
 from calibrant.evaluation.results import Comparison
 from calibrant.metrics.selective import RiskCoverage, risk_coverage
 
@@ -21,8 +23,9 @@ CANDIDATES = 100
 class Deferral:
     """What happens when every row below `threshold` goes to a person.
 
-    kept, deferred : numbers of rows. error : share of errors among the kept, with its two-sided 95%
-    Clopper–Pearson interval. deferred_error : share the model alone would have got wrong among the deferred.
+    kept, deferred : numbers of rows. coverage : share of the weight that is kept. error : share of errors among the
+    kept, with its two-sided 95% Clopper–Pearson interval. deferred_error : share the model alone would have got wrong
+    among the deferred.
     """
 
     threshold: float
@@ -52,7 +55,7 @@ class GuaranteedThreshold:
     error_bound: float
 
 
-def risk_coverage_curve(confidence: Any, correct: Any) -> RiskCoverage:
+def risk_coverage_curve(confidence: Any, correct: Any, weights: Any = None) -> RiskCoverage:
     """Risk–coverage curve of the rows (n,), ties in confidence kept or deferred together.
 
     Examples
@@ -61,14 +64,28 @@ def risk_coverage_curve(confidence: Any, correct: Any) -> RiskCoverage:
     >>> curve.coverage.tolist(), [round(risk, 3) for risk in curve.risk.tolist()]
     ([0.25, 0.5, 0.75, 1.0], [0.0, 0.0, 0.333, 0.25])
     """
-    return risk_coverage(*_columns(confidence, correct))
+    return risk_coverage(*_columns(confidence, correct), sample_weight=weights)
 
 
-def defer(confidence: Any, correct: Any, share: float) -> Deferral:
+def kept_worth(confidence: Any, correct: Any, weights: Any, clusters: Any) -> tuple[RiskCoverage, Array]:
+    """The curve, and how many independent rows of equal weight those kept at each of its places are worth.
+
+    Rows are the sampling units, whatever they weigh (Kish); those of a cluster are worth fewer, by how much more its
+    errors vary than those of single rows. Where there is no error to tell, they count as one row.
+    """
+    mass = np.ones(len(confidence)) if weights is None else np.asarray(weights, np.float64)
+    curve, squares = (risk_coverage_curve(confidence, correct, one) for one in (mass, mass**2))
+    code = None if clusters is None else identifiers(clusters, len(mass), "clusters")[0]
+    apart = mass * (1.0 - np.asarray(correct) - curve.risk[-1] - 1e-9)
+    total = (mass.sum() * curve.coverage) ** 2 / (mass @ mass * squares.coverage)
+    return curve, total / design_effect(apart, code)
+
+
+def defer(confidence: Any, correct: Any, share: float, *, weights: Any = None, clusters: Any = None) -> Deferral:
     """Defer the least sure `share` of the rows to a person.
 
     The threshold is the confidence of the last row kept, and rows tied with it are kept, so that a new row can be
-    treated alike: at most `share` of the rows are deferred.
+    treated alike: at most `share` of the rows, or of their weight, are deferred.
 
     Examples
     --------
@@ -78,18 +95,18 @@ def defer(confidence: Any, correct: Any, share: float) -> Deferral:
     """
     if not 0 <= share < 1:
         raise InputError(f"share must lie in [0, 1), got {share}: it is the part of the rows that is deferred")
-    confidence, correct = _columns(confidence, correct)
-    n_kept = len(confidence) - int(share * len(confidence) + 1e-9)
-    threshold = float(np.partition(confidence, -n_kept)[-n_kept])
-    keep = confidence >= threshold
-    kept, wrong = int(keep.sum()), 1 - correct
-    errors, deferred = int(wrong[keep].sum()), len(keep) - kept
-    deferred_error = float(wrong[~keep].mean()) if deferred else np.nan
-    shares = errors / kept, *clopper_pearson(errors, kept), deferred_error
-    return Deferral(threshold, kept / len(keep), kept, deferred, *shares)
+    curve, worth = kept_worth(confidence, correct, weights, clusters)
+    place = np.searchsorted(curve.coverage, 1 - share - 1e-12)
+    threshold, coverage, error = (float(one[place]) for one in (curve.threshold, curve.coverage, curve.risk))
+    kept = int((np.asarray(confidence) >= threshold).sum())
+    rest = (curve.risk[-1] - coverage * error) / (1 - coverage) if coverage < 1 else np.nan
+    ends = clopper_pearson(error * worth[place], worth[place])
+    return Deferral(threshold, coverage, kept, len(confidence) - kept, error, *ends, float(rest))
 
 
-def threshold_for_error(confidence: Any, correct: Any, target: float, *, level: float = 0.95) -> GuaranteedThreshold:
+def threshold_for_error(
+    confidence: Any, correct: Any, target: float, *, level: float = 0.95, weights: Any = None, clusters: Any = None
+) -> GuaranteedThreshold:
     """The threshold that keeps the most rows while their error is at most `target`, with probability ≥ `level`.
 
     Many thresholds are tried, so the bound is protected against picking a lucky one by fixed-sequence testing: the
@@ -97,7 +114,8 @@ def threshold_for_error(confidence: Any, correct: Any, target: float, *, level: 
     on, each with the one-sided Clopper–Pearson bound at the full level 1−δ, and the first failure ends the walk.
     Because the order does not depend on what was right, the chance of ever accepting a threshold whose true error
     exceeds the target is at most δ. The walk begins where at least 3·log(1/δ)/target rows are kept: with
-    fewer, even a good threshold would fail by a single unlucky row.
+    fewer, even a good threshold would fail by a single unlucky row. With weights and clusters, rows count for what they
+    are worth (`kept_worth`).
 
     Examples
     --------
@@ -112,19 +130,19 @@ def threshold_for_error(confidence: Any, correct: Any, target: float, *, level: 
         raise InputError(f"target must lie in (0, 1), got {target}: it is the error rate to stay below")
     if not 0 < level < 1:
         raise InputError(f"level must lie in (0, 1), got {level}")
-    curve = risk_coverage_curve(confidence, correct)
-    n, fewest = len(confidence), 3 * np.log(1 / (1 - level)) / target
+    curve, worth = kept_worth(confidence, correct, weights, clusters)
+    fewest = 3 * np.log(1 / (1 - level)) / target
     best = GuaranteedThreshold(target, level, np.inf, 0.0, 0, np.nan, np.nan)
     for place in np.unique(np.searchsorted(curve.coverage, np.arange(1, CANDIDATES + 1) / CANDIDATES - 1e-12)):
-        kept = round(curve.coverage[place] * n)
+        threshold, coverage, error = (float(one[place]) for one in (curve.threshold, curve.coverage, curve.risk))
         # a sample too small for 3·log(1/δ)/target rows still gets one try, with everything kept
-        if kept < fewest and kept < n:
+        if worth[place] < fewest and coverage < 1:
             continue
-        errors = round(curve.risk[place] * kept)
-        bound = clopper_pearson(errors, kept, 2 * level - 1)[1] if level > 0.5 else 1.0
+        bound = clopper_pearson(error * worth[place], worth[place], 2 * level - 1)[1] if level > 0.5 else 1.0
         if bound > target:
             break
-        best = GuaranteedThreshold(target, level, float(curve.threshold[place]), kept / n, kept, errors / kept, bound)
+        kept = int((np.asarray(confidence) >= threshold).sum())
+        best = GuaranteedThreshold(target, level, threshold, coverage, kept, error, bound)
     return best
 
 
@@ -135,7 +153,7 @@ def defer_by_method(comparison: Comparison, share: float) -> dict[str, Deferral]
     adds is that the threshold then means what it says.
     """
     return {
-        row.method: defer(row.columns.confidence, row.columns.correct, share)
+        row.method: defer(row.columns.confidence, row.columns.correct, share, **_sampling(comparison))
         for row in comparison.rows
         if row.columns is not None
     }
@@ -146,10 +164,16 @@ def thresholds_by_method(
 ) -> dict[str, GuaranteedThreshold]:
     """`threshold_for_error` for every method of a comparison, the uncalibrated "none" among them."""
     return {
-        row.method: threshold_for_error(row.columns.confidence, row.columns.correct, target, level=level)
+        row.method: threshold_for_error(
+            row.columns.confidence, row.columns.correct, target, level=level, **_sampling(comparison)
+        )
         for row in comparison.rows
         if row.columns is not None
     }
+
+
+def _sampling(comparison: Comparison) -> dict[str, Any]:
+    return {"weights": comparison.weights, "clusters": comparison.clusters}
 
 
 def _columns(confidence: Any, correct: Any) -> tuple[Array, Array]:

@@ -188,6 +188,28 @@ def repeated(predictions: Any, by: Any, cluster: Any) -> tuple[Any, Any]:
     return groups, rows if clusters is None else clusters[rows]
 
 
+def sampled(predictions: Any, by: Any, cluster: Any, weights_are: str) -> tuple[Any, Any, Any, str]:
+    """Predictions whose weights sum to the number of sampling units, their groups and clusters, and words on weights.
+
+    Rows are the units, whatever they weigh; with "counts" every copy of a row is one.
+    """
+    if weights_are not in ("rows", "counts"):
+        raise InputError(f"weights_are must be 'rows' or 'counts', got {weights_are!r}")
+    if (weights := predictions.weights) is None:
+        return predictions, by, cluster, ""
+    total = weights.sum()
+    if weights_are == "rows":
+        scaled = weights * (np.count_nonzero(weights) / total)
+        return predictions.like(weights=scaled), by, cluster, f", weights sum to {total:,.8g}"
+    if (weights % 1).any():
+        raise InputError("weights_are='counts' makes copies of rows, but the weights are not all whole numbers")
+    rows = np.repeat(np.arange(predictions.n), weights.astype(np.int64))
+    groups = None if by is None else {name: column[rows] for name, column in columns_by(predictions, by).items()}
+    clusters = None if cluster is None else _column(predictions, cluster)[rows]
+    copies = predictions[rows].like(weights=None, notes=predictions.notes)
+    return copies, groups, clusters, f" that are copies of {predictions.n:,}, as many as their weights count"
+
+
 def _column(predictions: Any, given: Any) -> Array:
     return predictions.column(given) if isinstance(given, str) else np.asarray(given)
 

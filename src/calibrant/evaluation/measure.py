@@ -32,6 +32,7 @@ from calibrant.evaluation.groups import (
     column_groups,
     group_fields,
     repeated,
+    sampled,
 )
 from calibrant.evaluation.results import MAIN, ClassProfile, about
 from calibrant.evaluation.scan import flattened, scan_predictions
@@ -86,6 +87,7 @@ class Measurement(PlainData):
     labels : of a multilabel task, the figures of each label by itself.
     calibration_loss : how much of the log loss a map can mend; None where it was not estimated.
     warnings : what a reader of the figures should know.
+    weighed : words on the weights behind the number of rows; empty where there are none.
     """
 
     n: int
@@ -105,9 +107,11 @@ class Measurement(PlainData):
     labels: tuple[LabelFigures, ...] = ()
     calibration_loss: CalibrationLoss | None = None
     warnings: tuple[str, ...] = ()
+    weighed: str = ""
 
     json_fields: ClassVar[tuple[str, ...]] = (
         "n", "n_classes", "verdict", "metrics", "n_bins", "resamples", "seed", "left_out", "task", "about", "warnings",
+        "weighed",
     )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -125,7 +129,7 @@ class Measurement(PlainData):
         rows = tuple(Row(facts(name).title, {"value": Cell(name, self.metrics[name])}) for name in names)
         table, floor = Table("metric", {"value": "value [95% interval]"}, rows, intervals=True), self.noise_floor
         floor_words = f"noise floor of the ECE {100 * floor.mean:.2f} %{p_value.format(floor.p_value)}"
-        what = f"{self.n:,} rows, {self.task}, {self.n_classes} classes, about the {self.about}"
+        what = f"{self.n:,} rows{self.weighed}, {self.task}, {self.n_classes} classes, about the {self.about}"
         return table, what, [floor_words, self.mendable, rendering.raised_words(table)]
 
     def plot(self, *, ax: Any = None) -> Any:
@@ -199,6 +203,7 @@ def measure(
     decompose: bool | None = None,
     engine: str | Engine = "local",
     metrics: Chosen = None,
+    weights_are: str = "rows",
 ) -> Measurement:
     """Every metric of the library with 95% intervals, and whether the error is more than chance.
 
@@ -225,6 +230,8 @@ def measure(
     metrics : names, or mapping of names to functions, optional
         Registered figures to compute instead of all; or functions of (probabilities, labels, sample_weight=None) that
         return a number, on top of all.
+    weights_are : {"rows", "counts"}
+        What intervals and tests draw: the rows, whatever they weigh; or every copy, a weight of 2 being the row twice.
 
     Examples
     --------
@@ -238,10 +245,11 @@ def measure(
     predictions = as_predictions(predictions, kind=kind, task=task)
     predictions.refuse_probabilities()
     check_counts(predictions.weights, "weights")
+    predictions, by, cluster, weighed = sampled(predictions, by, cluster, weights_are)
     by, cluster = repeated(predictions, by, cluster)
     if predictions.task == "multilabel":
         options = {"n_bins": n_bins, "resamples": resamples, "seed": seed, "engine": engine, "metrics": metrics}
-        return _measure_labels(predictions, by, cluster, decompose, options)
+        return replace(_measure_labels(predictions, by, cluster, decompose, options), weighed=weighed)
     given, predictions = predictions, predictions.expanded()
     weights = predictions.weights
     clusters = clusters_by(predictions, cluster)
@@ -283,6 +291,7 @@ def measure(
         class_names=predictions.class_names,
         left_out=left_out,
         groups=groups,
+        weighed=weighed,
         task=predictions.task,
         calibration_loss=loss,
         warnings=(*given.notes, *hint, *zero_notes(columns.nll)),

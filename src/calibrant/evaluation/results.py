@@ -132,6 +132,8 @@ class Comparison(PlainData):
     verdict : one sentence.
     task : what the numbers are; see `calibrant.core.schema`.
     warnings : what a reader of the figures should know, such as rows that are in both sets.
+    clusters : the cluster of each test row (n,), or None.
+    weighed : words on the weights of the test rows; empty where there are none.
     """
 
     rows: tuple[MethodRow, ...]
@@ -151,6 +153,8 @@ class Comparison(PlainData):
     verdict: str = ""
     task: str = "multiclass"
     warnings: tuple[str, ...] = ()
+    clusters: Array | None = None
+    weighed: str = ""
 
     @property
     def shares_rows(self) -> bool:
@@ -229,7 +233,7 @@ class Comparison(PlainData):
 
     json_fields: ClassVar[tuple[str, ...]] = (
         "rows", "best", "second", "recommended", "criterion", "verdict", "n_val", "n_test", "n_classes", "n_bins",
-        "resamples", "seed", "noise_floor", "task", "about", "test_fingerprint", "warnings",
+        "resamples", "seed", "noise_floor", "task", "about", "test_fingerprint", "warnings", "weighed",
     )  # fmt: skip
 
     @property
@@ -279,7 +283,7 @@ class Comparison(PlainData):
 
     def _sizes(self) -> str:
         return (
-            f"{len(self.rows)} methods fitted on {self.n_val:,} rows, measured on {self.n_test:,}; "
+            f"{len(self.rows)} methods fitted on {self.n_val:,} rows, measured on {self.n_test:,}{self.weighed}; "
             f"{self.task}, {self.n_classes} classes"
         )
 

@@ -52,7 +52,9 @@ def _calibrated(comparison: Comparison, before: MethodRow) -> Said:
     start = "On average" if before.method == "none" else f"After `{before.method}`, on average"
     detail = f"{start} {subject} by {100 * ece:.2f} points"
     chance = "" if floor is None else f"; chance alone would show about {100 * floor.mean:.2f}"
-    if columns and too_few_to_tell(columns.confidence, columns.correct, comparison.weights, comparison.task):
+    if columns and too_few_to_tell(
+        columns.confidence, columns.correct, comparison.weights, comparison.task, comparison.clusters
+    ):
         return "Too few rows to tell", f"{detail}{chance}.", "open"
     if floor is not None and floor.p_value >= SIGNIFICANCE:
         if _mends(comparison, before):

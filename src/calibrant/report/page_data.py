@@ -16,7 +16,7 @@ from calibrant.core.arrays import Array
 from calibrant.core.errors import FitWarning
 from calibrant.evaluation.bootstrap import clopper_pearson, draw
 from calibrant.evaluation.consistency import SIGNIFICANCE
-from calibrant.evaluation.deferral import risk_coverage_curve, threshold_for_error
+from calibrant.evaluation.deferral import kept_worth, threshold_for_error
 from calibrant.evaluation.rendering import figure
 from calibrant.evaluation.results import EXTRAS, Comparison, MethodRow
 from calibrant.evaluation.scan import column_rows
@@ -151,12 +151,12 @@ def _deferral(comparison: Comparison, columns: RowColumns) -> Data:
     if comparison.about == "positive class":
         # columns of a positive class hold its probability and its label; the decision is p ≥ 0.5
         sure, right = np.maximum(sure, 1 - sure), columns.prediction == right
-    deferred, curve = np.arange(100) / 100, risk_coverage_curve(sure, right)
+    weights, clusters = comparison.weights, comparison.clusters
+    deferred, (curve, worth) = np.arange(100) / 100, kept_worth(sure, right, weights, clusters)
     place = np.searchsorted(curve.coverage, 1 - deferred - 1e-12)
-    coverage, risk, threshold = (one[place] for one in (curve.coverage, curve.risk, curve.threshold))
-    kept = np.rint(coverage * len(sure))
-    bound = [clopper_pearson(*counts, 0.9)[1] for counts in zip(np.rint(risk * kept), kept, strict=True)]
-    held = [threshold_for_error(sure, right, target) for target in TARGET_ERRORS]
+    risk, threshold = curve.risk[place], curve.threshold[place]
+    bound = [clopper_pearson(*counts, 0.9)[1] for counts in zip(risk * worth[place], worth[place], strict=True)]
+    held = [threshold_for_error(sure, right, one, weights=weights, clusters=clusters) for one in TARGET_ERRORS]
     guarantees = {name: [getattr(one, name) for one in held] for name in ("target", "threshold", "error")}
     return {
         "coverage": {"deferred": deferred, "risk": risk, "bound": bound, "threshold": threshold},
