@@ -53,6 +53,21 @@ def test_apply_says_which_column_is_missing(table, run):
     assert "needs one or two columns of groups" in error
 
 
+def test_measure_shows_groups_with_interval_and_direction(table, run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    path = table[1]["test"][0]
+    _, text, _ = run("measure", path, "--by", "ward", "--resamples", "200")
+    lines = text.splitlines()
+    start = next(place for place, line in enumerate(lines) if line.startswith("group"))
+    found = {group.name: group.metrics["gap"] for group in cal.measure(path, by="ward", resamples=200).groups.groups}
+    for line in lines[start + 1 : start + 3]:
+        gap = found[" ".join(line.split()[:2])]
+        mark = "*" * (gap.low > 0 or gap.high < 0)
+        assert f"{100 * gap.value:.2f}{mark} [{100 * gap.low:.2f}, {100 * gap.high:.2f}]" in line
+    assert "above 0 overconfident" in lines[start + 3]
+    assert max(map(len, lines[1:])) <= 80
+
+
 def test_measure_by_group(table, run):
     _, made = table
     path, logits, labels, ward = made["test"]

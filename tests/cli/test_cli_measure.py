@@ -44,7 +44,7 @@ def file(tmp_path_factory) -> Path:
 
 
 def test_view_fits_80_columns_and_says_the_verdict(calibrant, file):
-    result = calibrant("measure", file)
+    result = calibrant("measure", file, "--all")
     assert result.returncode == 0, result.stderr
     assert "overconfident by" in result.stdout
     assert "a calibrated model would show" in result.stdout
@@ -53,6 +53,27 @@ def test_view_fits_80_columns_and_says_the_verdict(calibrant, file):
     assert max(map(len, result.stdout.splitlines()[1:])) <= 80
     assert result.stderr == ""
     assert "\x1b" not in result.stdout  # no colours into a pipe
+
+
+def test_a_first_look_is_the_verdict_and_eight_figures(calibrant, file):
+    lines = calibrant("measure", file).stdout.splitlines()
+    assert len(lines) <= 20
+    assert "overconfident by" in lines[2]
+    start = next(place for place, line in enumerate(lines) if "figures with 95% intervals" in line)
+    assert sum(line.count("[") for line in lines[start + 1 :]) == 8
+    assert lines[-1].startswith("--all shows")
+
+
+@pytest.mark.parametrize("verb", ["", "measure", "compare", "fit", "serve", "monitor"])
+def test_help_has_whole_names_and_no_types(calibrant, verb):
+    text = calibrant(*filter(None, [verb]), "--help").stdout
+    assert not [noise for noise in ("<str>", "<bool>", "<int", "<float", "list[") if noise in text]
+    assert max(map(len, text.splitlines())) <= 80
+    assert not [line for line in text.splitlines() if line.strip().startswith("--") and "…" in line.split("  ")[1]]
+    if verb == "measure":
+        assert "--max-classwise-ece N" in text
+    if not verb:
+        assert "..." not in text.split("Commands:")[1]
 
 
 def test_view_says_what_a_map_can_mend(calibrant, file):

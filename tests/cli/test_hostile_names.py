@@ -41,7 +41,7 @@ def sound(text):
 
 def test_class_names_are_text(hostile, tmp_path):
     for arguments in (
-        ("measure", hostile),
+        ("measure", hostile, "--all"),
         ("compare", hostile, hostile, "--methods", "ts"),
         ("fit", hostile, "--method", "ts", "-o", tmp_path / "cal.safetensors"),
         ("info", tmp_path / "cal.safetensors"),
@@ -52,7 +52,7 @@ def test_class_names_are_text(hostile, tmp_path):
         assert done.returncode == 0, done.stderr
         assert sound(done.stdout), repr(done.stdout)
         assert sound(done.stderr), repr(done.stderr)
-    shown = run("measure", hostile).stdout
+    shown = run("measure", hostile, "--all").stdout
     assert "[/INST]" in shown
     assert "\\x1b[31m" in shown or "cat" not in shown
 

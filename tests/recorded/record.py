@@ -190,7 +190,7 @@ def cases() -> dict[str, Case]:
         "functions.json": functions,
         "streamed.json": streamed,
         "notebook.txt": notebook,
-        "cifar10-measure.txt": command("measure", CIFAR[1]),
+        "cifar10-measure.txt": command("measure", CIFAR[1], "--all"),
         "cifar10-measure.json": command("measure", CIFAR[1], "--json"),
         "cifar100-measure.json": command("measure", "cifar100-resnet18#test", "--json", *few),
         "cifar10-compare": command("compare", *CIFAR, "-m", "all", *few, report=True),
@@ -200,7 +200,7 @@ def cases() -> dict[str, Case]:
         compare = ("compare", val, test, "-m", methods, *few)
         grouped = ("--by", "ward", "--cluster", "patient", "--weights", "frequency")
         found |= {
-            f"{task}-measure.txt": command("measure", test, *few, "--max-ece", "0.01"),
+            f"{task}-measure.txt": command("measure", test, *few, "--max-ece", "0.01", "--all"),
             f"{task}-measure.json": command("measure", test, *few, "--json"),
             f"{task}-groups.txt": command("measure", test, *few, *grouped),
             f"{task}-groups.json": command("measure", test, *few, *grouped, "--json"),

@@ -14,17 +14,17 @@ from calibrant.cli.verbs import plain
 from calibrant.core.errors import InputError, MissingExtraError
 
 VERBS = {
-    "demo": "Compare methods on the embedded CIFAR-100 predictions and write the report.",
-    "measure": "Measure calibration: all metrics with 95% intervals, a verdict, a reliability diagram.",
-    "compare": "Fit methods on VAL, measure them on TEST with paired 95% intervals, say which to ship.",
-    "diff": "Compare two reports or results: which figures changed by more than their noise.",
-    "select": "Average the default methods, or choose one, by cross-validation, and save it.",
-    "shift": "Measure a saved calibrator over the severities of several corruptions.",
+    "demo": "Compare methods on embedded predictions and write the report.",
+    "measure": "Measure calibration: a verdict, figures with 95% intervals.",
+    "compare": "Fit methods on VAL, measure them on TEST, say which to ship.",
+    "diff": "Say which figures of two reports differ by more than noise.",
+    "select": "Average or choose methods by cross-validation, and save it.",
+    "shift": "Measure a saved calibrator over severities of corruptions.",
     "convert": "Convert predictions between file formats; pickles are only read.",
     "fit": "Fit a calibrator on held-out predictions and save it.",
     "apply": "Apply a saved calibrator to a file of predictions.",
     "export": "Write a calibrator to ONNX, alone or behind a classifier.",
-    "info": "Say what an artifact is, when and from what it was learned, and how good it was there.",
+    "info": "Say what an artifact is, and from what it was learned.",
     "serve": "Serve a calibrator over HTTP.",
     "monitor": "Watch calibration on a log and raise an alarm when it breaks.",
 }
@@ -45,6 +45,7 @@ def build(asked: str = "") -> typer.Typer:
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # its boxes cut the names of options
     )
 
     @app.callback(invoke_without_command=True)

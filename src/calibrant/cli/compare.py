@@ -148,6 +148,7 @@ def show(comparison: Comparison) -> None:
         out.note(f"noise floor: a calibrated model would show ECE {100 * floor.mean:.2f}% at this n")
     # of one probability per row the classwise ECE is the ECE again; answers never change
     untold = {"sce": task != "multiclass", "changed_predictions": task == "pairs"}
+    untold["adaptive_ece"] = task == "multiclass" and not wide  # nine columns are more than a line holds
     table = comparison.table().pick(name for name in COLUMNS if not untold.get(name))
     columns = {name: facts(name).column + "%" * facts(name).percent for name in table.columns}
     out.print()

@@ -32,7 +32,7 @@ from calibrant.cli.verbs import (
 from calibrant.core.errors import InputError
 from calibrant.engines.engine import opened
 from calibrant.evaluation.measure import CALIBRATED, TOO_FEW, Measurement
-from calibrant.evaluation.rendering import bounds, figure, raised_words
+from calibrant.evaluation.rendering import RAISED, RAISED_WORDS, bounds, figure
 from calibrant.evaluation.table import Cell, Estimate, Row, Table, plain
 from calibrant.metrics.record import facts, number
 
@@ -47,6 +47,19 @@ SHOWN_GROUPS, SHOWN_LABELS = 12, 5
 CLASS_COLUMNS = {
     "ece": "class ECE %", "over": "over", "under": "under", "accuracy": "accuracy %", "count": "rows",
 }  # fmt: skip
+EIGHT = {
+    "multiclass": ("ece", "sce", "nll", "brier", "accuracy", "confidence", "confidence_auroc", "aurc"),
+    "pairs": ("ece", "adaptive_ece", "nll", "brier", "accuracy", "confidence", "confidence_auroc", "aurc"),
+    "positive class": (
+        "ece", "calibration_slope", "calibration_intercept", "observed_expected", "nll", "brier", "roc_auc",
+        "average_precision",
+    ),
+}  # fmt: skip
+"""The figures that are shown without --all, by task or by what they are about."""
+SIGNS = {
+    "predicted class": "confidence minus accuracy; above 0 overconfident, below underconfident",
+    "positive class": "mean probability minus observed share; above 0 too high, below too low",
+}
 NAME = 34
 """Characters of a group's or label's name."""
 
@@ -69,9 +82,10 @@ def measure(
     at_most: list[str] | None = None,
     at_least: list[str] | None = None,
     min_rows: Count = 500,
+    everything: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Measure calibration: all metrics with 95% intervals, a verdict, a reliability diagram, the worst classes.
+    """Measure calibration: a verdict, figures with 95% intervals and, with --by, every group with its direction.
 
     With a limit (--max-ece …) the measurement is a gate: exit code 1 means that a figure is beyond its limit.
 
@@ -87,6 +101,7 @@ def measure(
     at_most : Gate on any metric; may be repeated.
     at_least : Gate: exit 1 below the limit.
     min_rows : Groups with fewer rows are left out of group gates.
+    everything : Show the reliability diagram, every figure, the worst classes and all groups as well.
     """
     with progress_bar(as_json), opened(engine) as running:
         predictions = cal.open_predictions(file, skip_bad_parts=skip_bad_parts, engine=running, **said)
@@ -102,7 +117,7 @@ def measure(
     if not as_json:
         warn(skipped_words(predictions.skipped))
         warn(result.warnings, "note")
-        show(result, predictions.name or file, predictions.kind)
+        show(result, predictions.name or file, predictions.kind, everything)
     gated = {"gate": gate} if gate["checks"] else {}
     answer(as_json, document | gated, [f"\n{words(one)}" for one in gated.values()])
     if not gate["passed"]:
@@ -172,16 +187,17 @@ def words(gate: Fields) -> str:
     return f"gate failed: {'; '.join(texts)}"
 
 
-def show(result: Measurement, name: str, kind: str) -> None:
-    """Print verdict, diagram, figures and worst classes."""
+def show(result: Measurement, name: str, kind: str, everything: bool) -> None:
+    """Print verdict, main figures and groups; the diagram, the other figures and the worst classes where asked for."""
     out, task = Output(), TASKS[result.task].format(result.n_classes)
     out.print(Text.assemble((f"{name}  ", "bold"), (f"{result.n:,} rows{result.weighed}, {task}, {kind}\n", GREY)))
     _verdict(out, result)
     out.print()
-    _diagram(out, result)
-    out.print()
-    _figures(out, result)
-    if result.task == "multiclass":
+    if everything:
+        _diagram(out, result)
+        out.print()
+    _figures(out, result, list(result.metrics) if everything else EIGHT.get(result.task, EIGHT["positive class"]))
+    if result.task == "multiclass" and everything:
         rows = []
         for place in result.worst_classes():
             figures = {name: Estimate(getattr(result.classes, name)[place]) for name in CLASS_COLUMNS}
@@ -191,19 +207,27 @@ def show(result: Measurement, name: str, kind: str) -> None:
         out.table(Table("worst classes", CLASS_COLUMNS, tuple(rows)))
     if result.labels:
         out.print()
-        _largest(out, result.label_table(), ("ece", "nll", "n_positive"), SHOWN_LABELS)
+        _largest(out, result.label_table(), ("ece", "nll", "n_positive"), None if everything else SHOWN_LABELS)
     if result.groups is not None:
         out.print(Text(f"\n{result.groups.verdict}", "bold"))
-        _largest(out, result.groups.table(), ("n", "ece"), SHOWN_GROUPS)
+        table = result.groups.table()
+        gaps = [row.cells["gap"].estimate for row in table.rows]
+        marked = [Cell("gap", one, best=one.low > 0 or one.high < 0) for one in gaps]
+        rows = [replace(row, cells={**row.cells, "gap": one}) for row, one in zip(table.rows, marked, strict=True)]
+        table = replace(table, rows=tuple(rows), intervals=("gap",))
+        _largest(out, table, ("n", "ece", "gap"), None if everything else SHOWN_GROUPS)
+        out.note(f"gap: {SIGNS[result.about]}", "*: beyond chance; the intervals hold for all groups at once")
+    if not everything:
+        out.note("", "--all shows the reliability diagram and every figure as well")
 
 
-def _largest(out: Output, table: Table, columns: Sequence[str], most: int) -> None:
+def _largest(out: Output, table: Table, columns: Sequence[str], most: int | None) -> None:
     """The rows of largest calibration error."""
     rows = sorted(table.rows, key=lambda row: -row.cells["ece"].estimate.value)[:most]
     rows = [replace(row, name=row.name[:NAME], best=False) for row in rows]
     out.table(replace(table.pick(columns), rows=tuple(rows)))
-    if len(table.rows) > most:
-        out.note(f"and {len(table.rows) - most} more (--json lists all)")
+    if len(table.rows) > len(rows):
+        out.note(f"and {len(table.rows) - len(rows)} more (--all lists them)")
 
 
 def _verdict(out: Output, result: Measurement) -> None:
@@ -251,19 +275,22 @@ def _diagram(out: Output, result: Measurement) -> None:
     out.print(Text.assemble(" " * 13, *marks, (" underconfident  * beyond chance", GREY)))
 
 
-def _figures(out: Output, result: Measurement) -> None:
-    """Every figure with its interval, in two columns."""
+def _figures(out: Output, result: Measurement, names: Sequence[str]) -> None:
+    """Figures with their intervals, in two columns where a line holds them."""
     out.print(Text.assemble((" figures with 95% intervals", "bold"), ("  in %, except where marked †", GREY)))
     shown, cells = partial(number, places=3), []
-    for name, one in result.metrics.items():
+    found = {name: result.metrics[name] for name in names if name in result.metrics}
+    ends = {name: bounds(name, one, shown) for name, one in found.items()}
+    width = max(map(len, ends.values()), default=0)
+    for name, one in found.items():
         label = facts(name).label + (" " if facts(name).percent else "†")
         value = (f"{shown(name, one.value):>6} ", "bold")
-        cells.append(Text.assemble(f"{label:<18}", value, (f"{bounds(name, one, shown):<15}", GREY)))
-    rows = (len(cells) + 1) // 2
+        cells.append(Text.assemble(f" {label:<18}", value, (f"{ends[name]:<{width}}", GREY)))
+    rows = (len(cells) + 1) // 2 if 2 * (width + 26) <= out.width else len(cells)
     for left, right in zip_longest(cells[:rows], cells[rows:], fillvalue=Text()):
-        out.print(Text.assemble(" ", left, right))
-    if words := raised_words(result.table()):
-        out.note(f" {words}")
+        out.print(Text.assemble(left, right))
+    if any(one.endswith(RAISED) for one in ends.values()):
+        out.note(f" {RAISED_WORDS}")
     for reason in dict.fromkeys(result.left_out.values()):
-        names = ", ".join(facts(name).label for name, why in result.left_out.items() if why == reason)
-        out.note(f" {names}: {reason}")
+        names = [facts(name).label for name, why in result.left_out.items() if why == reason]
+        out.note(f" {', '.join(names)}: {reason}")

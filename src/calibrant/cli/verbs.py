@@ -109,8 +109,13 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
             else:
                 # a name that is given keeps typer from adding --no-NAME to a switch
                 switch = f"--{name.replace('_', '-')}" if default is False else ""
-                declared = typer.Option(*NAMES.get(name, switch).split(), metavar=METAVARS.get(name))
+                declared = typer.Option(*NAMES.get(name, switch).split())
             declared.help = meanings.get(name)
+            if one.kind is not one.KEYWORD_ONLY:
+                # a list of arguments would name their types
+                declared.hidden, text = True, f"{text}\n\n{declared.metavar}: {declared.help}"
+            elif "bool" not in str(kind):
+                declared.metavar = METAVARS.get(name, "TEXT" if "str" in str(kind) else "N")
             options.append(one.replace(name=name, default=default, annotation=Annotated[kind, declared]))
 
     def run(**given: Any) -> None:

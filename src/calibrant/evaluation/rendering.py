@@ -19,9 +19,7 @@ from calibrant.metrics.record import facts, number
 from calibrant.metrics.reliability import Reliability
 
 RAISED = "‡"
-RAISED_WORDS = (
-    "‡ at the upper end of its interval: chance alone raises the estimate of a gap, the true one is likely lower"
-)
+RAISED_WORDS = "‡ chance alone raises the estimate of a small gap: the true one is likely lower"
 MOST_ROWS = 14
 SCREEN = 78
 """Rows and columns of one screen of text."""
