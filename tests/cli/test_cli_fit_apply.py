@@ -55,7 +55,7 @@ def test_fit_tells_warnings(run, tmp_path):
     assert code == 0
     assert err.startswith("warning: ")
     assert "temperature 0" in err
-    code, out, _ = run("fit", tmp_path / "easy.npz", "-o", tmp_path / "cal", "--json")
+    code, out, _ = run("fit", tmp_path / "easy.npz", "-m", "ts", "-o", tmp_path / "cal", "--json")
     assert len(json.loads(out)["warnings"]) == 1
 
 
@@ -75,7 +75,7 @@ def test_fit_warns_when_a_method_that_needs_logits_gets_probabilities(run, tmp_p
         (["-p", "max_sweeps"], "write NAME=VALUE"),
         (["-p", "objective=magic"], "objective must be"),
         (["-p", 'max_sweeps="two"'], "max_sweeps must be a whole number"),
-        (["-p", "accuracy_tolerance=[1, 2]"], "--param accuracy_tolerance"),
+        (["-p", "accuracy_tolerance=[1, 2]"], "accuracy_tolerance must be a number"),
     ],
 )
 def test_fit_refuses_in_one_line(arguments, words, run, file, tmp_path):
