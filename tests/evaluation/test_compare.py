@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib.resources import files
 
 import jsonschema
@@ -15,6 +16,7 @@ from calibrant.calibrators.base import Calibrator
 from calibrant.core.errors import InputError
 from calibrant.data import Predictions
 from calibrant.evaluation.compare import compare
+from calibrant.report.answers import answers
 
 SCHEMA = json.loads((files("calibrant") / "schemas" / "compare.json").read_text())
 
@@ -287,6 +289,13 @@ def test_the_recommendation():
     assert f"{100 * table.row('auto').changed_predictions:.2f}% of the decisions" in table.advice[1]
     assert table.advice[2] == "0 of 2 groups get worse"
     assert table.advice[0] in repr(table)
+    table = replace(table, best="ts")  # which ties
+    assert table.advice[0] == "ship auto: the default, within noise of the best (ts)"
+    _, choice, sure = answers(table)
+    assert choice.short.endswith("`auto`")
+    assert f"test rows `{table.best}`'s NLL is lower" in sure.detail
+    assert "`auto`" in sure.detail.split("Within noise of it")[1]
+    assert f"`{table.best}`" not in sure.detail.split("Within noise of it")[1]
     without = compare(val, test, ["none", "ts", "cws"], resamples=100)
     assert without.recommended == without.best == "ts"
     assert without.advice == ["ship ts: best by NLL", "it changes 0.00% of the decisions"]

@@ -137,3 +137,13 @@ def test_an_executed_notebook_shows_tables_and_pictures(tmp_path):
     for one in json.loads(path.read_text())["cells"][1:]:
         kinds = {kind for output in one["outputs"] for kind in output.get("data", {})}
         assert kinds & {"text/html", "image/png"}, one["source"]
+
+
+def test_the_dagger_is_explained_only_where_it_is_shown():
+    from calibrant.evaluation.rendering import raised_words
+    from calibrant.evaluation.table import Cell, Estimate, Row, Table
+
+    cells = {"nll": Cell("nll", Estimate(0.5, 0.4, 0.6)), "ece": Cell("ece", Estimate(0.01, 0.0, 0.01))}
+    table = Table("method", {"nll": "NLL", "ece": "ECE"}, (Row("ts", cells),))
+    assert "chance alone" in raised_words(table)
+    assert not raised_words(table.pick(["nll"]))

@@ -36,7 +36,7 @@ def raised(metric: str, estimate: Estimate) -> bool:
 
 def raised_words(*tables: Table) -> str:
     """What the double dagger means; empty where no figure of the tables has one."""
-    every = (one for table in tables for row in table.rows for one in row.cells.values())
+    every = (row.cells[name] for table in tables for row in table.rows for name in table.columns if name in row.cells)
     return RAISED_WORDS if any(raised(one.metric, one.estimate) for one in every) else ""
 
 

@@ -102,7 +102,8 @@ def _choice(comparison: Comparison, before: MethodRow, best: MethodRow) -> Said:
 def _sureness(comparison: Comparison, before: MethodRow, best: MethodRow) -> Said:
     if comparison.shares_rows:
         return "Not at all", "The test rows are not independent of the fit: see the warning.", "bad"
-    tied = [f"`{row.method}`" for row in comparison.rows if row.ties_best and row is not best]
+    it = best.method if best is before else comparison.best
+    tied = [f"`{row.method}`" for row in comparison.rows if row.ties_best and row.method != it]
     names = ", ".join(tied[:4]) + (f" and {len(tied) - 4} more" if len(tied) > 4 else "")
     others = f" Within noise of it: {names}." if tied else " No other method is within noise of it."
     if best is before:
