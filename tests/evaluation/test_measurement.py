@@ -12,6 +12,7 @@ import pytest
 from calibrant import metrics
 from calibrant.data import Predictions
 from calibrant.evaluation.bootstrap import draw
+from calibrant.evaluation.compare import compare
 from calibrant.evaluation.measure import measure, verdict
 from calibrant.evaluation.results import NoiseFloor
 from calibrant.evaluation.scan import scan_predictions
@@ -180,3 +181,29 @@ def test_the_test_of_all_classes_holds_its_level(weighted):
     assert np.mean(np.array(found) < 0.05) <= 0.1
     assert 0.4 < np.mean(found) < 0.6
     assert max(seen) < 0.01
+
+
+def test_one_bin_beyond_chance_keeps_the_interval_of_the_worst_bin_above_zero():
+    """A bin of three rows is the worst one and may be so by chance; the others are off by ten points for sure."""
+    rng = np.random.default_rng(1)
+    p = np.append(rng.uniform(0.1, 0.8, 5000), [0.97, 0.98, 0.96])
+    labels = np.append(rng.random(5000) < p[:5000] - 0.1, [0, 1, 0]).astype(np.int64)
+    found = measure(Predictions(probabilities=p, labels=labels), resamples=300)
+    worst = found.metrics["mce"]
+    assert 0.04 < worst.low < 0.15
+    assert worst.low < worst.value < worst.high
+    calibrated = (rng.random(5003) < p).astype(np.int64)
+    assert measure(Predictions(probabilities=p, labels=calibrated), resamples=300).metrics["mce"].low == 0
+
+
+def test_a_slope_without_an_estimate_is_said():
+    """Classes that a threshold separates have no slope: the figure is that of a weak pull, and the reader is told."""
+    rng = np.random.default_rng(0)
+    p = rng.uniform(0.05, 0.95, 400)
+    labels = (p > 0.5).astype(np.int64)
+    words = "calibration_slope: a threshold separates the classes, so the slope has no finite estimate"
+    given = Predictions(probabilities=p, labels=labels)
+    found = measure(given, resamples=20)
+    assert any(text.startswith(words) for text in found.warnings)
+    table = compare(given, given, ["none"], metrics=["calibration_slope"], resamples=20)
+    assert any(text.startswith(words) for text in table.row("none").warnings)

@@ -296,3 +296,20 @@ def test_band_of_the_flexible_curve_covers_the_truth_about_as_often_as_it_says()
         inner = slice(20, 80)
         covered.append(((curve.low <= curve.probability) & (curve.probability <= curve.high))[inner].mean())
     assert 0.90 < np.mean(covered) < 0.985
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_threshold_metrics_are_shares_or_unknown(seed):
+    """Sums of fractional weights round: nobody on one side of a threshold has no share, and no share leaves [0, 1]."""
+    rng = np.random.default_rng(seed)
+    p = rng.integers(1, 10, 50) / 10 if seed % 2 else 0.3 + 0.5 * rng.random(50)
+    y, weights = rng.integers(0, 2, 50), rng.choice([0.1, 0.2, 0.3, 0.7, 1 / 3], 50)
+    cuts = np.concatenate([[0.0, 0.05, 1.0], p])
+    found = metrics.threshold_metrics(p, y, cuts, sample_weight=weights)
+    assert np.isnan(found.npv[cuts <= p.min()]).all()
+    assert np.isnan(found.ppv[cuts > p.max()]).all()
+    for share in (found.sensitivity, found.specificity, found.ppv, found.npv, found.flagged):
+        known = share[~np.isnan(share)]
+        assert ((known >= 0) & (known <= 1)).all()
+    assert (found.flagged[cuts <= p.min()] == 1).all()
+    assert np.isnan(found.npv).sum() == (cuts <= p.min()).sum()

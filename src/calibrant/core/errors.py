@@ -2,6 +2,9 @@
 
 import sys
 import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 PACKAGE = str(Path(__file__).parents[1])
@@ -24,6 +27,16 @@ class MissingExtraError(ImportError):
 
 class FitWarning(UserWarning):
     """A fit ended somewhere a person should look at: not converged, or an optimum at infinity."""
+
+
+@contextmanager
+def said() -> Iterator[Counter[str]]:
+    """What fits inside the block warn of, each with how often, to be told with their results."""
+    texts: Counter[str] = Counter()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", FitWarning)
+        yield texts
+        texts.update(str(one.message) for one in caught if issubclass(one.category, FitWarning))
 
 
 def warn_user(message: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,7 +16,7 @@ from calibrant.calibrators.prepare import check_over_logits, default_names, task
 from calibrant.core import progress
 from calibrant.core.arrays import Array, check_counts
 from calibrant.core.bins import check_n_bins
-from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.errors import InputError, said
 from calibrant.data import Predictions, as_predictions
 from calibrant.data.chunks import SPILL_BYTES
 from calibrant.data.guards import shared_rows
@@ -220,22 +219,24 @@ class _Trial:
         try:
             if isinstance(calibrator, Exception):
                 raise calibrator
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always", FitWarning)
+            raw = isinstance(calibrator, Identity)  # measured as it is: what a zero counts as is for those who learn
+            with said() as told:
                 fitted = self.fit(calibrator)
                 seconds = time.perf_counter() - started
                 grouped = isinstance(fitted, GroupedCalibrator)
                 codes = fitted.group_codes(self.test_groups, self.test.n) if grouped else None
-            raw = isinstance(fitted, Identity)  # measured as it is: what a zero counts as is for those who learn
-            seen = None if raw else fitted
-            figures, draws, columns, classes = score(seen, self.test, engine=self.engine, codes=codes, **options)
+            if raw:
+                told.clear()
+            with said() as also:
+                figures, draws, columns, classes = score(
+                    None if raw else fitted, self.test, engine=self.engine, codes=codes, **options
+                )
             n_parameters = int(fitted.n_parameters_)
         except Exception as error:
             reason = " ".join(f"{error}".split()) or type(error).__name__
             return MethodRow(name, error=reason, fit_seconds=time.perf_counter() - started), {}
-        said = [str(one.message) for one in caught if issubclass(one.category, FitWarning) and not raw]
         if self.val.kind == "probabilities" and isinstance(fitted, Calibrator) and fitted.requires_logits:
-            said.append("made for logits, fitted on logarithms of probabilities")
+            told["made for logits, fitted on logarithms of probabilities"] += 1
         row = MethodRow(
             name,
             calibrator=fitted,
@@ -244,7 +245,7 @@ class _Trial:
             n_parameters=n_parameters,
             columns=columns,
             classes=classes,
-            warnings=tuple(dict.fromkeys(said)),
+            warnings=tuple(told | also),
         )
         return row, draws
 

@@ -17,6 +17,7 @@ from scipy.sparse import csr_array
 from calibrant.core.arrays import Array
 from calibrant.core.bins import mass_index, width_index
 from calibrant.evaluation.bootstrap import (
+    LEVEL,
     Resamples,
     clopper_pearson,
     inverted_interval,
@@ -179,6 +180,15 @@ class Intervals:
             line += max(0.0, 1 - chance / max((apart**2 / safe).sum(), 1e-300)) * apart
         statistic = squares if rule.debiased else norm
         found = inverted_interval(norm, residual, noise, value=value, statistic=statistic, direction=line)
+        if rule.worst:
+            # a bin of few rows can be off by chance, while others cannot: the largest of ends that hold together. Rows
+            # that are all right vary too little among themselves, and as much as was stated at least
+            confidence, mass = self.rows.top()[0].astype(np.float64), self.rows.mass
+            stated = np.clip(mass**2 * confidence * (1 - confidence), 0.0, None)
+            chance = np.bincount(width_index(self.rows.top()[0], self.n_bins), stated, self.n_bins) / mass.sum() ** 2
+            spread = np.sqrt(np.maximum(noise.var(axis=0), chance)) + 1e-300
+            reach = np.quantile((np.abs(noise) / spread).max(axis=1), (1 + LEVEL) / 2)
+            found = max(found[0], min(float(((np.abs(residual) - reach * spread) / safe).max()), value)), found[1]
         return found, norm(residual + noise)
 
     def _class_gaps(self, rule: ClassGaps, value: float) -> Found:

@@ -14,6 +14,7 @@ import numpy as np
 from calibrant.core import progress
 from calibrant.core.arrays import Array, check_counts
 from calibrant.core.bins import check_n_bins
+from calibrant.core.errors import said
 from calibrant.data import Predictions, as_predictions
 from calibrant.engines.engine import Engine
 from calibrant.evaluation import rendering
@@ -258,7 +259,8 @@ def measure(
     rows = scan_predictions(predictions, drawn, n_bins=n_bins, engine=engine)
     columns = rows.columns()
     progress.step("intervals", 0, 3)
-    estimates, _, left_out = estimated(chosen, rows, drawn, n_bins)
+    with said() as told:
+        estimates, _, left_out = estimated(chosen, rows, drawn, n_bins)
     progress.step("intervals", 2, 3)
     confidence, correct = columns.confidence, columns.correct
     shared: dict[str, Any] = {"n_bins": n_bins, "weights": weights, "seed": seed}
@@ -271,19 +273,19 @@ def measure(
     if predictions.task != "multiclass" or predictions.n_classes != 2:
         hint = []
     loss = None if too_few else mendable(predictions, clusters, seed, decompose)
-    said = TOO_FEW if too_few else verdict(bins.over, bins.under, floor, predictions.task)
+    words = TOO_FEW if too_few else verdict(bins.over, bins.under, floor, predictions.task)
     # labels of a cluster cannot be drawn one by one
-    tested = said == CALIBRATED and clusters is None and not rows.flat
+    tested = words == CALIBRATED and clusters is None and not rows.flat
     if tested and classwise_p_value(rows, n_bins, seed) < CLASS_LEVEL:
         points = f"{100 * class_sums(rows, n_bins, 'width').norm(1).mean():.1f} points"
-        said = f"miscalibrated by class: a classwise ECE of {points}, though top confidences show no gap"
+        words = f"miscalibrated by class: a classwise ECE of {points}, though top confidences show no gap"
     return Measurement(
         n=given.n,
         n_classes=predictions.n_classes,
         n_bins=n_bins,
         resamples=resamples,
         seed=seed,
-        verdict=_agreed(said, loss),
+        verdict=_agreed(words, loss),
         metrics=estimates,
         noise_floor=floor,
         bins=bins,
@@ -294,14 +296,14 @@ def measure(
         weighed=weighed,
         task=predictions.task,
         calibration_loss=loss,
-        warnings=(*given.notes, *hint, *zero_notes(columns.nll)),
+        warnings=(*given.notes, *hint, *zero_notes(columns.nll), *told),
     )
 
 
-def _agreed(said: str, loss: CalibrationLoss | None) -> str:
+def _agreed(words: str, loss: CalibrationLoss | None) -> str:
     """A verdict; none that says calibrated where a map takes more than chance off the log loss."""
-    if said != CALIBRATED or loss is None or not loss.beyond_noise:
-        return said
+    if words != CALIBRATED or loss is None or not loss.beyond_noise:
+        return words
     return f"miscalibrated: a map can mend {loss.value:.3f} of the {loss.score:.3f} nats, though bins show no gap"
 
 

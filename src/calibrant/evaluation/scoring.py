@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 
 from calibrant.core.arrays import Array
 from calibrant.core.bins import over, under, width_index
-from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.errors import InputError
 from calibrant.core.threads import one_blas_thread
 from calibrant.core.zeros import cost_of_zero
 from calibrant.data import Predictions
@@ -83,10 +82,7 @@ def estimated(
         if one.plain:
             values = one.values(rows.probabilities, rows.labels, sample_weight=rows.weights)
         else:
-            with warnings.catch_warnings():
-                # where a fit has no finite optimum the weakly pulled one stands
-                warnings.simplefilter("ignore", FitWarning)
-                values = one.values(rows, None, **({"n_bins": n_bins} if one.takes_bins else {}))
+            values = one.values(rows, None, **({"n_bins": n_bins} if one.takes_bins else {}))
         for figure in one.figures:
             interval, draws[figure.name] = intervals.of(one, figure, values[figure.name])
             found[figure.name] = Estimate(values[figure.name], *interval)

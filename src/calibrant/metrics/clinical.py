@@ -619,7 +619,7 @@ def decision_curve(
     [0.0]
     """
     checked = check_binary(probabilities, labels, sample_weight, from_logits)
-    cuts, found, flagged, total, positive = flagged_above(thresholds, checked)
+    cuts, found, flagged, total, positive, *_ = flagged_above(thresholds, checked)
     if (cuts >= 1).any():
         raise InputError(f"thresholds reach {cuts.max():g}, but the net benefit needs thresholds below 1")
     odds = cuts / (1 - cuts)
@@ -653,22 +653,19 @@ def threshold_metrics(
     (1.0, 0.5, 0.5)
     """
     checked = check_binary(probabilities, labels, sample_weight, from_logits)
-    cuts, found, flagged, total, positive = flagged_above(threshold, checked)
-    spared = total - flagged - (positive - found)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        columns = (
-            cuts,
-            found / positive,
-            spared / (total - positive),
-            found / flagged,
-            spared / (total - flagged),
-            flagged / total,
-        )
+    cuts, found, flagged, total, positive, spared, below, negative = flagged_above(threshold, checked)
+    with np.errstate(invalid="ignore"):
+        columns = (cuts, found / positive, spared / negative, found / flagged, spared / below, flagged / total)
     return ThresholdMetrics(*(columns if cuts.ndim else map(float, columns)))
 
 
 def flagged_above(thresholds: ArrayLike, checked: Checked) -> tuple[Array, ...]:
-    """Thresholds, the weight of positives and of all rows at or above each, of all rows and of all positives."""
+    """Thresholds; the weight of positives and of all rows at or above each; of all rows and of all positives; of
+    negatives and of all rows below each; of all negatives.
+
+    Every weight is a sum from the end that its share begins at: a difference of sums would leave rounding where there
+    is nobody, and shares beyond 1.
+    """
     cuts = np.asarray(thresholds, dtype=np.float64)
     if cuts.size == 0 or not ((cuts >= 0) & (cuts <= 1)).all():
         shown = "none" if cuts.size == 0 else f"{cuts.min():g} to {cuts.max():g}"
@@ -677,4 +674,5 @@ def flagged_above(thresholds: ArrayLike, checked: Checked) -> tuple[Array, ...]:
     # thresholds are rounded as the probabilities were, so that a float32 0.2 is at a threshold of 0.2
     first = np.searchsorted(groups.scores, cuts.astype(groups.scores.dtype))
     found, flagged = (np.append(np.cumsum(one[::-1])[::-1], 0.0) for one in (groups.positive, groups.weight))
-    return cuts, found[first], flagged[first], flagged[0], found[0]
+    spared, below = (np.append(0.0, np.cumsum(one)) for one in (groups.weight - groups.positive, groups.weight))
+    return cuts, found[first], flagged[first], flagged[0], found[0], spared[first], below[first], spared[-1]

@@ -42,12 +42,14 @@ class Gaps:
     norm : the error of residuals (…, F), given the share of the rows in each of the F.
     debiased : subtract what noise adds before errors are compared.
     shrunk : take the pattern of the error over bins less what noise gives it.
+    worst : the norm is the largest bin of equal width, so that one bin beyond chance is enough.
     """
 
     table: str | Callable[[Any, float], Array]
     norm: Callable[[Array, Array], Array]
     debiased: bool = False
     shrunk: bool = False
+    worst: bool = False
 
 
 @dataclass(frozen=True)

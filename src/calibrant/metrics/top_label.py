@@ -195,7 +195,7 @@ def over_under_confidence(
     "largest bin (MCE)",
     "MCE",
     "gap of the worst bin",
-    Gaps("width", lambda g, share: (np.abs(g) / share).max(axis=-1)),
+    Gaps("width", lambda g, share: (np.abs(g) / share).max(axis=-1), worst=True),
     percent=True,
 )
 def mce(
