@@ -26,6 +26,7 @@ from calibrant.evaluation.models import compare_models
 from calibrant.evaluation.results import Comparison
 from calibrant.evaluation.table import Estimate, Figures
 from calibrant.kernels.rows import RowColumns
+from calibrant.metrics import flexible_calibration
 from calibrant.report import page_data, usage
 from calibrant.report.answers import answers
 from calibrant.report.page import embedded, write_report
@@ -327,6 +328,54 @@ def test_decisions_of_a_binary_page_agree_with_plain_counts() -> None:
     assert '<section id="decisions-section">' in page
     assert "For every 100 events expected" in page
     assert len(payload(page)["decisions"]["smooth"]["method"]) == 2 * 51
+
+
+def patients(n: int, rows: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Risks and outcomes of patients with several rows each, which share how ill a patient is; who is whom."""
+    rng = np.random.default_rng(seed)
+    patient = np.repeat(np.arange(n), rows)
+    score = np.repeat(rng.normal(size=n), rows) - 1
+    # what nobody knows of a patient moves all of his rows, and the risk over both is as stated
+    known = 1 / (1 + np.exp(-score))
+    ill = np.repeat(rng.random(n), rows) < known
+    outcome = np.where(rng.random(n * rows) < 0.9, ill, rng.random(n * rows) < known)
+    return known, outcome.astype(np.int64), patient
+
+
+def test_clinical_intervals_and_the_band_know_clusters() -> None:
+    """Twenty-five rows of a patient are hardly more than one: ends by rows would call chance an overestimate."""
+    excluded = {"rows": 0, "patients": 0}
+    for seed in range(20):
+        p, labels, patient = patients(60, 25, seed)
+        given = Predictions(probabilities=p, labels=labels)
+        widths = {}
+        for name, cluster in (("rows", None), ("patients", patient)):
+            made = compare(given, given, ["none"], resamples=200, cluster=cluster)
+            found = page_data.clinical_figures(made, made.row("none").columns)["observed_expected"]
+            excluded[name] += not found.low <= 1 <= found.high
+            widths[name] = found.high - found.low
+        assert widths["patients"] > 2 * widths["rows"]
+    assert excluded["rows"] >= 8
+    assert excluded["patients"] <= 4
+    assert (
+        "no more than chance explains"
+        in page_data.clinical_table(made).texts["In words, after"]["Observed : expected events"]
+    )
+    plain, clustered = (flexible_calibration(p, labels, clusters=one) for one in (None, patient))
+    np.testing.assert_array_equal(plain.observed, clustered.observed)
+    assert np.median((clustered.high - clustered.low) / (plain.high - plain.low)) > 2
+    smooth = page_data.decision_tables(made)["smooth"]
+    assert np.allclose(np.ravel(smooth["low"]), clustered.low[::2], atol=1e-3)
+    with pytest.raises(InputError, match="clusters has 3 rows"):
+        flexible_calibration(p, labels, clusters=[1, 2, 3])
+
+
+def test_the_band_by_rows_is_that_of_clusters_of_one() -> None:
+    rng = np.random.default_rng(0)
+    p = rng.uniform(0.05, 0.95, 4000)
+    labels = rng.random(4000) < p
+    plain, own = (flexible_calibration(p, labels, clusters=one) for one in (None, np.arange(4000)))
+    np.testing.assert_allclose(own.high - own.low, plain.high - plain.low, rtol=0.15)
 
 
 def test_clinical_words_say_which_way_risks_are_wrong() -> None:

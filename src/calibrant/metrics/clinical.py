@@ -209,10 +209,13 @@ def flexible_calibration(
     *,
     sample_weight: RowWeights = None,
     from_logits: bool = False,
+    clusters: ArrayLike | None = None,
 ) -> FlexibleCalibration:
     """Logistic regression of the label on a restricted cubic spline of logit p (Harrell 2015; Van Calster 2016).
 
-    The band is pointwise and comes from the curvature of the likelihood (Wald, on the log-odds).
+    The band is pointwise (Wald, on the log-odds). It comes from the curvature of the likelihood; with `clusters`, the
+    cluster of each row (patient, image), from the sums of the score by cluster (Liang & Zeger 1986), since rows of one
+    cluster are no independent witnesses.
 
     Examples
     --------
@@ -226,12 +229,12 @@ def flexible_calibration(
     checked = check_binary(probabilities, labels, sample_weight, from_logits, weights_are="counts")
     counted = checked.log_odds[checked.mass > 0]
     grid = np.linspace(counted.min(), counted.max(), GRID_SIZE)
-    score, error, knots = curve(checked, grid)
+    score, error, knots = curve(checked, grid, clusters)
     observed, low, high = (sigmoid(score + side * Z_95 * error) for side in (0, -1, 1))
     return FlexibleCalibration(sigmoid(grid), observed, low, high, knots)
 
 
-def curve(checked: Checked, predicted: Array) -> tuple[Array, Array, Array]:
+def curve(checked: Checked, predicted: Array, clusters: ArrayLike | None = None) -> tuple[Array, Array, Array]:
     """The flexible curve of highest likelihood at predicted log-odds (n,): its log-odds, their standard errors, knots.
 
     Its coefficients are those of spline columns in units of their spread, and of a column of ones.
@@ -244,6 +247,13 @@ def curve(checked: Checked, predicted: Array) -> tuple[Array, Array, Array]:
     pull = Pull(np.zeros(size), CURVE_RIDGE * np.eye(size))
     point = fit_logistic(scaled, positive, weights, pull=pull).point
     covariance = np.linalg.pinv(logistic_sums(scaled, positive, weights, point)[2] + pull.strength, hermitian=True)
+    if clusters is not None:
+        own, rows = np.unique(clusters, return_inverse=True)[1], np.vstack([scaled, np.ones_like(positive)])
+        if len(own) != len(positive):
+            raise InputError(f"clusters has {len(own)} rows, but there are {len(positive)} labels")
+        count, gaps = own.max() + 1, checked.mass * (sigmoid(point @ rows) - positive)
+        sums = np.stack([np.bincount(own, gaps * column) for column in rows])
+        covariance = covariance @ (sums @ sums.T * count / max(count - 1, 1)) @ covariance
     design = np.vstack([units.scale(spline_columns(predicted, knots)), np.ones_like(predicted)])
     return point @ design, np.sqrt(np.maximum((design * (covariance @ design)).sum(axis=0), 0.0)), knots
 

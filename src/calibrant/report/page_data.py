@@ -4,7 +4,6 @@ Charts get bins and curves, so that a page hardly grows with the rows. Tables ar
 templates make HTML by the same macros.
 """
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -13,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.arrays import Array
-from calibrant.core.errors import FitWarning
+from calibrant.core.errors import said
 from calibrant.evaluation.bootstrap import clopper_pearson, draw
 from calibrant.evaluation.consistency import SIGNIFICANCE
 from calibrant.evaluation.deferral import kept_worth, threshold_for_error
 from calibrant.evaluation.rendering import figure
 from calibrant.evaluation.results import EXTRAS, Comparison, MethodRow
 from calibrant.evaluation.scan import column_rows
-from calibrant.evaluation.scoring import estimated
+from calibrant.evaluation.scoring import estimated, zero_notes
 from calibrant.evaluation.shift import ShiftCurves
 from calibrant.evaluation.table import Cell, Estimate, Row, Table
 from calibrant.kernels.rows import RowColumns
@@ -47,8 +46,6 @@ BINS = (
 MOST_LABELS = 200
 """Labels in the table; of more, those with the largest error after calibration."""
 FEW_POSITIVES = 10
-LARGEST_LOSS = 700.0
-"""Log losses from here on come of probabilities of exactly 0 or 1, not of logits."""
 
 Data = dict[str, Any]
 """What the page's script or its templates read, by name."""
@@ -281,10 +278,11 @@ def decision_tables(comparison: Comparison) -> Data | None:
             parts[method][name] = getattr(figures, name)
     order = filter(done.get, dict.fromkeys((baseline(comparison), comparison.recommended or "", *done)))
     for method in islice(order, max(2, MOST_FITTED // comparison.n_test)):
-        columns = done[method]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FitWarning)
-            fitted = flexible_calibration(columns.confidence, columns.correct, sample_weight=weights)
+        with said():
+            columns = done[method]
+            fitted = flexible_calibration(
+                columns.confidence, columns.correct, sample_weight=weights, clusters=comparison.clusters
+            )
         smooth[method] = {name: getattr(fitted, name)[::2] for name in ("probability", "observed", "low", "high")}
     return {
         "smooth": stacked(smooth),
@@ -409,12 +407,13 @@ def label_table(comparison: Comparison) -> Table | None:
 
 
 def clinical_figures(comparison: Comparison, columns: RowColumns) -> Mapping[str, Estimate]:
-    """Slope, intercept, O:E and the rest with bootstrap intervals over rows."""
-    resamples = draw(len(columns.nll), comparison.resamples, comparison.seed)
-    of_logits = columns.nll.max(initial=0.0) < LARGEST_LOSS
+    """Slope, intercept, O:E and the rest with bootstrap intervals over rows, or over clusters of them."""
+    resamples = draw(len(columns.nll), comparison.resamples, comparison.seed, comparison.clusters)
+    of_logits = not zero_notes(columns.nll)  # what a zero costs says nothing about its log-odds
     scores = column_rows(columns, resamples, comparison.weights, task="binary", of_logits=of_logits)
     chosen = [one for one in METRICS.values() if one.figures and one.about == "score"]
-    return estimated(chosen, scores, resamples, n_bins=15)[0]
+    with said():
+        return estimated(chosen, scores, resamples, n_bins=15)[0]
 
 
 def clinical_table(comparison: Comparison) -> Table:
