@@ -37,7 +37,8 @@ def test_values_are_those_of_the_metrics(weighted):
     assert list(result.metrics) == [
         figure.name for one in METRICS.values() if one.serves("multiclass") for figure in one.figures
     ]
-    given = {"sample_weight": data.weights}
+    # rows are the sampling units of a measurement: weights sum to their number
+    given = {"sample_weight": data.weights / data.weights.mean() if weighted else None}
     p, y = data.probabilities, data.labels
     split = metrics.over_under_confidence(p, y, **given)
     special = {
