@@ -245,6 +245,7 @@ class _Rows:
     index : the bin of each row (n,). totals, codes : those of the grouping.
     size : Poisson mean of each unit (U,), by which its draws are divided.
     independent : rows or clusters of each group (G,).
+    joined : how many times clusters multiply the variance of each group's residuals (G,); see `design_effect`.
     """
 
     def __init__(  # noqa: PLR0917
@@ -275,6 +276,8 @@ class _Rows:
         else:
             self.unit, self.size = clusters, np.ones(clusters.max() + 1)
             self.independent = np.diff(self.by_unit(self.mass).indptr)
+        residual = self.mass * (self.stated - self.correct)
+        self.joined = np.maximum(self.squares(residual) / np.maximum(self.totals(residual**2), 1e-300), 1.0)
 
     def by_unit(self, column: Array) -> csr_array:
         """Sums of a column, (n,) or (L, n), by group and unit (G, U); a cluster may add to several groups."""
@@ -301,7 +304,7 @@ def _simultaneous(rows: _Rows, resamples: int, seed: int) -> tuple[Array, Array,
 
     They are the standard errors to either side of an interval, and the p-value of each gap.
     """
-    column, claimed = rows.stated - rows.correct, rows.totals(rows.claimed)
+    column, claimed = rows.stated - rows.correct, rows.totals(rows.claimed) * rows.joined
     # at least what the stated confidences imply: a group without an error still has noise
     gap, error = rows.mean(column, claimed)
     known = error > 0
@@ -607,10 +610,7 @@ def group_analysis(
             figures["observed_expected"] = ratio, ratio / factor, ratio * factor
     figures |= {name: mean(column) for name, column in (scores or {}).items()}
     errors = rows.count * np.maximum(mean(mistaken)[0], np.minimum(accuracy, 1 - accuracy))
-    # as in `too_few_to_tell`: rows of a cluster may err together
-    residual = rows.mass * (rows.stated - rows.correct)
-    errors /= np.maximum(rows.squares(residual) / np.maximum(rows.totals(residual**2), 1e-300), 1.0)
-    few = (rows.count < FEWEST_ROWS) | (errors < FEWEST_ERRORS)
+    few = (rows.count < FEWEST_ROWS) | (errors / rows.joined < FEWEST_ERRORS)
     chance = total_gap(_chance_sums(rows, rows.stated, resamples, seed), rows.total)
     found = [
         GroupFigures(
