@@ -22,7 +22,7 @@ ROOTS = {"mmce": 1e-7}
 
 def metrics(attack: Attack, problem: Problem) -> None:
     """Every metric of the positive class against its literal definition, from logits and from probabilities."""
-    expected = score_references.everything(problem.wide, problem.labels, problem.mass)
+    expected = score_references.everything(problem.wide, problem.labels, problem.mass, problem.logits.dtype)
     options = {"from_logits": True, "sample_weight": problem.weights}
     for name, value in expected.items():
         with warnings.catch_warnings():

@@ -61,11 +61,11 @@ def decomposition(s: np.ndarray, y: np.ndarray, w: np.ndarray, score: str) -> tu
     return given - mean(fitted), mean(np.full(len(y), rate)) - mean(fitted), mean(np.full(len(y), rate))
 
 
-def everything(s: np.ndarray, y: np.ndarray, w: np.ndarray) -> dict[str, float | np.ndarray]:
-    """Every metric of the positive class by its literal definition; p = σ(s) in float64."""
+def everything(s: np.ndarray, y: np.ndarray, w: np.ndarray, dtype: np.dtype) -> dict[str, float | np.ndarray]:
+    """Every metric of the positive class by its literal definition; p = σ(s) in float64, a zero as in `dtype`."""
     p, total = expit(s), w.sum()
     width, mass = top.gaps(p, y, w, top.width_bins(p)), top.gaps(p, y, w, top.mass_bins(p, w))
-    cap = -math.log(np.finfo(np.float64).eps)
+    cap = -math.log(np.finfo(dtype).eps)
     cuts = np.arange(1, 100) / 100
     flagged = p[:, None] >= cuts
     found, raised = (w * y) @ flagged, (w * (1 - y)) @ flagged

@@ -31,6 +31,7 @@ SHOWN = 2500
 
 SHOWN_AS = {
     "kept-prediction": "vs+keep",
+    "kept-classes": "vs+classes",
     "bin-temperature": "ccts",
     "class-loss": "sctl+ts",
     "top-label-map": "ts+top",
@@ -136,7 +137,7 @@ def two_panels(before: np.ndarray, after: np.ndarray, labels: np.ndarray, name: 
     for (label, (confidence, correct)), colour, mark in zip(columns.items(), (BEFORE, AFTER), "os", strict=True):
         bins = reliability_bins(confidence, correct)
         full = bins.count >= 20
-        error = calibrant.metrics.top_label.ece_of(confidence, correct)
+        error = calibrant.metrics.ece(confidence, correct)
         right.plot(
             bins.confidence[full], bins.accuracy[full], color=colour, marker=mark, markersize=3.5,
             linewidth=1.2, label=f"{label}: ECE {100 * error:.2f}%",
@@ -269,7 +270,7 @@ def noise_floor() -> plt.Figure:
             for _ in range(50):
                 confidence = generator.uniform(0.3, 1, n)
                 correct = generator.random(n) < confidence
-                errors.append(calibrant.metrics.top_label.ece_of(confidence, correct, n_bins=n_bins))
+                errors.append(calibrant.metrics.ece(confidence, correct, n_bins=n_bins))
             means.append(100 * np.mean(errors))
         axes.plot(sizes, means, color=colour, marker=mark, linewidth=1.2, markersize=4, label=f"{n_bins} bins")
     axes.set(

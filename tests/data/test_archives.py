@@ -238,7 +238,7 @@ def test_a_pair_of_npy_files_finds_itself(tmp_path: Path) -> None:
         open_predictions(tmp_path / "scores.npy", kind="logits")
     with pytest.raises(InputError, match="companion"):
         open_predictions(tmp_path / "labels.npy")
-    with pytest.raises(InputError, match=r"nothing\.npy does not exist"):
+    with pytest.raises(InputError, match=r"nothing\.npy cannot be read: there is no such file"):
         open_predictions(tmp_path / "scores.npy", kind="logits", labels=tmp_path / "nothing.npy")
 
 

@@ -142,7 +142,7 @@ def test_sigterm_removes_temporary_files(tmp_path):
 
 def test_an_artifact_that_is_a_pipe_is_refused(tmp_path, deadline):
     os.mkfifo(tmp_path / "cal.safetensors")
-    with pytest.raises(InputError, match="is a pipe or a device"):
+    with pytest.raises(InputError, match="is a device or a pipe"):
         cal.load(tmp_path / "cal.safetensors")
 
 
