@@ -235,7 +235,11 @@ def _class_softmax(values: Array, labels: Array, scale: Array, bias: Array, prob
     return np.log(mass, dtype=np.float64) - true
 
 
-@statistic_with(array_elements=CACHE_ELEMENTS)
+MIXTURE_ELEMENTS = 1 << 16
+"""Elements of a block of a mixture: smaller ones cost more by their number than they save in the cache."""
+
+
+@statistic_with(array_elements=MIXTURE_ELEMENTS)
 def mixture_nll(
     logits: Any, labels: Any, weights: Any, inverse_temperature: float, shares: Array
 ) -> tuple[float, Array, Array]:
@@ -259,7 +263,7 @@ def mixed_sums(columns: Array, weights: Array | None, shares: Array) -> tuple[fl
     return -float(weight @ np.log(mixed)), -(ratios @ weight), (ratios * weight) @ ratios.T
 
 
-@statistic_with(array_elements=CACHE_ELEMENTS)
+@statistic_with(array_elements=MIXTURE_ELEMENTS)
 def mixture_squares(logits: Any, labels: Any, weights: Any, inverse_temperature: float) -> tuple[Any, Any]:
     """Σ w·⟨p_k, p_l⟩ (3×3) and Σ w·p_k(y) (3,) of the three components: all that the squared error needs."""
     xp, weight = array_namespace(logits), mass_of(logits, weights)
