@@ -63,6 +63,17 @@ def test_absent_classes_are_named(method):
         cal.get(method).fit(logits[here], labels[here])
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_kept_classes_keep_the_predictions_that_the_method_keeps(dtype):
+    logits, labels = network(1500, 0)
+    here = ~np.isin(labels, (3, 7))
+    fitted = cal.get("vs+keep+classes").fit(logits[here], labels[here])
+    assert fitted.keeps_prediction
+    fresh = network(20000, 1)[0].astype(dtype)
+    fresh[::2] = np.round(fresh[::2])  # ties and near ties
+    np.testing.assert_array_equal(fitted.predict(fresh), fresh.argmax(axis=1))
+
+
 def test_an_average_that_keeps_absent_classes_is_saved_and_exported(tmp_path):
     ort = pytest.importorskip("onnxruntime")
     logits, labels = network(1500, 0)

@@ -113,8 +113,8 @@ class VectorScaling(AffineScaling, additive=True):
     Parameters
     ----------
     penalty_bias : number or "cv"
-        μ; "cv" chooses it by cross-validated NLL. At 0, plain vector scaling, the bias of a class that is absent
-        from the fit data falls to −infinity: the fit stops on the way and warns.
+        μ; "cv" chooses it by cross-validated NLL. 0 is plain vector scaling. A class without fit rows gets the
+        middle of the scales and no bias, whatever μ is.
     seed : int
         Of the folds of the cross-validation.
 

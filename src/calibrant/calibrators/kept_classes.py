@@ -73,4 +73,8 @@ class KeptClasses(
         inner = xp.softmax_of_rows(maps.wide(xp, self.calibrator_._map(xp, logits, learned.calibrator_)))
         doubt = (xp.sum(plain * learned.absent_, axis=1, keepdims=True) - LOW) / (HIGH - LOW)
         mixed = inner + xp.clip(doubt, 0.0, 1.0) * (plain - inner)
-        return maps.like(xp, maps.log_probabilities(xp, mixed), logits)
+        answer = maps.like(xp, maps.log_probabilities(xp, mixed), logits)
+        if not self.keeps_prediction:
+            return answer
+        # both parts put the same class first, but rounding to the dtype of the logits may make it a tie
+        return maps.keep_prediction(xp, answer, maps.prediction(xp, logits))
