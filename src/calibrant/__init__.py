@@ -1,7 +1,9 @@
 """calibrant: classifiers that tell the truth about how sure they are.
 
 Every public name loads on first use, so that `import calibrant` costs little more than importing numpy. Calibrator
-classes are found in `calibrators/registry.py`, which is the only list of methods.
+classes are found in `calibrators/registry.py`, which is the only list of methods. `dir(calibrant)` shows the names that
+most people need. The other calibrators are attributes of the package too (`calibrant.WeightScaling`); `methods()` lists
+all of them.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from calibrant import plots as plots
     from calibrant import sklearn as sklearn
     from calibrant.calibrators.base import BinaryCalibrator as BinaryCalibrator
+    from calibrant.calibrators.learned import Learned as Learned
     from calibrant.calibrators.registry import *  # noqa: F403 (every calibrator class, get, methods, register)
     from calibrant.core.errors import FitWarning as FitWarning
     from calibrant.core.errors import InputError as InputError
@@ -51,6 +54,7 @@ _NAMES = {
     "register": "calibrant.calibrators.registry",
     "Calibrator": "calibrant.calibrators.base",
     "BinaryCalibrator": "calibrant.calibrators.base",
+    "Learned": "calibrant.calibrators.learned",
     "measure": "calibrant.evaluation.measure",
     "compare": "calibrant.evaluation.compare",
     "compare_models": "calibrant.evaluation.models",
@@ -69,20 +73,25 @@ _NAMES = {
     "collect_logits": "calibrant.neural.collect",
 }
 
-
-def _addresses() -> dict[str, str]:
-    """Module of every public name, the calibrator classes included."""
-    from calibrant.calibrators.registry import class_names
-
-    return {**_NAMES, **class_names()}
+_SHOWN = (
+    *("__version__", *_SUBMODULES, *_NAMES),
+    *("AutoCalibrator", "TemperatureScaling", "ShapeScaling", "StructuredVectorScaling", "HistogramBinning"),
+    *("BendScaling", "PlattScaling", "IsotonicCalibration", "VennAbers", "GroupCalibrator", "MultilabelCalibrator"),
+    "NeuralClamping",
+)
+"""What `dir` and `import *` give: every function and module, and the calibrators that a newcomer meets first."""
 
 
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return importlib.import_module(f"calibrant.{name}")
     if name == "__all__":
-        return ["__version__", *_addresses(), *_SUBMODULES]
-    module = _NAMES.get(name) or (None if name.startswith("_") else _addresses().get(name))
+        return list(_SHOWN)
+    module = _NAMES.get(name)
+    if module is None and not name.startswith("_"):
+        from calibrant.calibrators.registry import class_names
+
+        module = class_names().get(name)
     if module is None:
         raise AttributeError(f"module 'calibrant' has no attribute {name!r}")
     value = getattr(importlib.import_module(module), name)
@@ -91,4 +100,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(["__version__", *_addresses(), *_SUBMODULES])
+    return sorted(_SHOWN)

@@ -44,3 +44,20 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 200
+
+
+def test_the_first_screen_of_the_readme_says_for_whom_and_shows_a_picture_and_three_commands() -> None:
+    first = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## ")[0]
+    assert len(first.splitlines()) < 30
+    assert "It is for" in first
+    assert all((ROOT / name).exists() for name in re.findall(r'(?:src|srcset)="([^"]+)"', first))
+    assert "<picture>" in first
+    commands = re.search(r"```bash\n(.*?)```", first, re.S)
+    assert commands is not None
+    assert [line.split()[:2] for line in commands[1].splitlines()] == [
+        ["calibrant", verb] for verb in ("measure", "compare", "fit")
+    ]
+
+
+def test_the_readme_installs_an_extra_with_the_pinned_versions() -> None:
+    assert "pip install '.[torch]' -c constraints.txt" in (ROOT / "README.md").read_text(encoding="utf-8")
