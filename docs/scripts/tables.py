@@ -68,7 +68,7 @@ def table(what: str, page: Path) -> str:
         "front": lambda: front(rest),
         "few-rows": few_rows,
         "papers": lambda: papers(page),
-        "claims": lambda: claims(rest, page),
+        "claims": lambda: claims(page),
         "from": lambda: copied(rest),
     }
     if kind not in makers:
@@ -158,47 +158,26 @@ def few_rows() -> str:
     return "\n".join(lines)
 
 
-def claims(what: str, page: Path) -> str:
-    """The claims of all studies: "count" of each verdict, all of one kind, or what was "unrun"."""
-    if what == "unrun":
-        lines = ["| study | what could not be run, and what it would take |", "| --- | --- |"]
-        return "\n".join(lines + [f"| {folder.replace('_', ' ')} | {_unrun(folder)} |" for folder in PAPERS])
-    found = {folder: _claims_of(folder) for folder in PAPERS}
-    if what == "count":
-        verdicts = ("holds", "does not hold", "not decided")
-        lines = ["| study | " + " | ".join((*verdicts, *(f"{one}, after Holm" for one in verdicts[:2]))) + " |"]
-        lines.append("| --- |" + " ---: |" * 5)
-        for folder, parts in found.items():
-            rows = parts.get("Claims of the paper", [])
-            counts = [sum(row[3].partition(" (")[0] == one for row in rows) for one in verdicts]
-            counts += [sum(row[4] == one for row in rows) for one in verdicts[:2]]
-            report = os.path.relpath(ROOT / "papers" / folder / "README.md", page.parent)
-            lines.append(f"| [{folder.replace('_', ' ')}]({report}) | " + " | ".join(map(str, counts)) + " |")
-        return "\n".join(lines)
-    columns = ["study", "claim", "paper", "here", "verdict", *(["after Holm"] if what == "Claims of the paper" else [])]
-    lines = ["| " + " | ".join(columns) + " |", "|" + " --- |" * len(columns)]
-    for folder, parts in found.items():
-        lines += [f"| {folder.replace('_', ' ')} | " + " | ".join(row) + " |" for row in parts.get(what, [])]
+def claims(page: Path) -> str:
+    """How many claims of each paper hold, with the report that lists them."""
+    verdicts = ("holds", "does not hold", "not decided")
+    lines = ["| study | " + " | ".join((*verdicts, *(f"{one}, after Holm" for one in verdicts[:2]))) + " |"]
+    lines.append("| --- |" + " ---: |" * 5)
+    for folder in PAPERS:
+        rows = _claims_of(folder)
+        counts = [sum(row[3].partition(" (")[0] == one for row in rows) for one in verdicts]
+        counts += [sum(row[4] == one for row in rows) for one in verdicts[:2]]
+        report = os.path.relpath(ROOT / "papers" / folder / "README.md", page.parent)
+        link = f"[{folder.replace('_', ' ')}]({report}#claims-of-the-paper)"
+        lines.append(f"| {link} | " + " | ".join(map(str, counts)) + " |")
     return "\n".join(lines)
 
 
-def _claims_of(folder: str) -> dict[str, list[list[str]]]:
-    """The rows of a README's tables of claims, by title."""
+def _claims_of(folder: str) -> list[list[str]]:
+    """The rows of the table "Claims of the paper" in a study's README."""
     text = (ROOT / "papers" / folder / "README.md").read_text(encoding="utf-8")
-    section = text.partition("<!-- claims -->\n")[2].partition("<!-- end -->")[0]
-    parts = {}
-    for part in section.split("### ")[1:]:
-        title, *lines = part.strip().splitlines()
-        parts[title] = [line.strip("| ").split(" | ") for line in lines if line.startswith("|")][2:]
-    return parts
-
-
-def _unrun(folder: str) -> str:
-    text = (ROOT / "papers" / folder / "README.md").read_text(encoding="utf-8")
-    section = text.partition("## What could not be run\n")[2].partition("\n## ")[0]
-    if not section.strip():
-        raise SystemExit(f"papers/{folder}/README.md has no section 'What could not be run'")
-    return " ".join(section.split())
+    table = text.partition("### Claims of the paper\n")[2].partition("\n#")[0]
+    return [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")][2:]
 
 
 def papers(page: Path) -> str:

@@ -1,4 +1,4 @@
-"""Every verdict of docs/papers.md, computed again from the result files by other means than `papers/verdicts.py`."""
+"""Every verdict of the studies and the counts of docs/papers.md, computed again from the result files by other means than `papers/verdicts.py`."""
 
 from __future__ import annotations
 
@@ -56,11 +56,12 @@ def after_holm(claims):
 
 
 @pytest.mark.parametrize("study", FILES)
-def test_every_verdict_of_the_page_follows_from_the_results(study):
+def test_every_verdict_of_a_report_follows_from_the_results(study):
     claims = json.loads((ROOT / "papers" / study / "results" / FILES[study]).read_text(encoding="utf-8"))["claims"]
-    lines = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8").splitlines()
-    rows = [line.strip("| ").split(" | ")[1:] for line in lines if line.startswith(f"| {study.replace('_', ' ')} | ")]
-    rows = [row for row in rows if len(row) >= 4]  # the others say what was not run
+    text = (ROOT / "papers" / study / "README.md").read_text(encoding="utf-8")
+    lines = text.partition("<!-- claims -->")[2].partition("<!-- end -->")[0].splitlines()
+    rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
+    rows = [row for row in rows if row[0] not in ("claim", "---")]
     corrected, shown = after_holm(claims), {(row[0], row[2]): row for row in rows}
     assert len(shown) == len(rows) == len(claims)
     for one in claims:
@@ -69,6 +70,13 @@ def test_every_verdict_of_the_page_follows_from_the_results(study):
         assert len(row) == 4 or row[4] == corrected[one["claim"], one["ours"]], one["claim"]
         assert (one["kind"] == "paper") == (len(row) == 5)
         assert isinstance(one["judged"], (dict, bool)) or "not" in one["ours"] or "0 of" in one["ours"]
+    papers = [one for one in claims if one["kind"] == "paper"]
+    counts = [sum(judge(one) == verdict for one in papers) for verdict in ("holds", "does not hold", "not decided")]
+    after = [corrected[one["claim"], one["ours"]] for one in papers]
+    counts += [after.count("holds"), after.count("does not hold")]
+    page = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    row = f"](../papers/{study}/README.md#claims-of-the-paper) | " + " | ".join(map(str, counts)) + " |"
+    assert row in page, f"docs/papers.md does not count {counts} of {study}"
 
 
 @pytest.mark.parametrize(
