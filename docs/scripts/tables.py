@@ -27,20 +27,23 @@ MARK = {True: "✓", False: "–"}
 PAPERS = {
     "cts": (
         "Frenkel, Goldberger: *Network Calibration by Class-based Temperature Scaling* (2021)",
-        "class-temperature",
+        "ClassTemperatureScaling",
     ),
     "weight_scaling": (
         "Frenkel, Goldberger: *Calibration of Medical Imaging Classification Systems with Weight Scaling* (2022)",
-        "weight confidence-weight bin-temperature",
+        "WeightScaling ConfidenceWeightScaling BinTemperatureScaling",
     ),
-    "sctl": ("Jung et al.: *Scaling of Class-wise Training Losses for Post-hoc Calibration* (ICML 2023)", "class-loss"),
-    "neural_clamping": ("Tang, Chen, Ho: *Neural Clamping* (2022)", "neural-clamping"),
+    "sctl": (
+        "Jung et al.: *Scaling of Class-wise Training Losses for Post-hoc Calibration* (ICML 2023)",
+        "ClassLossScaling",
+    ),
+    "neural_clamping": ("Tang, Chen, Ho: *Neural Clamping* (2022)", "NeuralClamping"),
     "soft_objectives": (
         "Karandikar et al.: *Soft Calibration Objectives for Neural Networks* (NeurIPS 2021)",
-        "temperature",
+        "TemperatureScaling",
     ),
 }
-"""Folder of each study, the paper, and the method pages."""
+"""Folder of each study, the paper, and the classes of its methods."""
 
 
 def main(check: bool) -> int:
@@ -64,7 +67,6 @@ def table(what: str, page: Path) -> str:
     makers: dict[str, Callable[[], str]] = {
         "guarantees": lambda: guarantees(names(), page),
         "quality": lambda: quality([name for name in names() if not rest or name in rest.split()]),
-        "method": lambda: method(rest.split()),
         "front": lambda: front(rest),
         "few-rows": few_rows,
         "papers": lambda: papers(page),
@@ -77,9 +79,20 @@ def table(what: str, page: Path) -> str:
 
 
 def page_of(calibrator: type) -> str:
-    """The page of a method, named like its class: ClassTemperatureScaling → class-temperature."""
+    """The picture of a method, and its page where it has one: ClassTemperatureScaling → class-temperature."""
     words = re.sub(r"(Scaling|Calibration|Calibrator)$", "", calibrator.__name__)
     return re.sub(r"(?<!^)(?=[A-Z])", "-", words).lower()
+
+
+def section_of(name: str) -> str:
+    """Where docs/ explains a class: the section whose first line links its entry in the reference, or its own page."""
+    section = re.compile(rf"^(#+) (.+)\n\n`[^\n]* · [^\n]*\[`{name}`\]", re.M)
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        found = section.search(page.read_text(encoding="utf-8"))
+        if found:
+            anchor = re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", found[2].lower()).strip())
+            return str(page.relative_to(ROOT / "docs")) + ("" if found[1] == "#" else f"#{anchor}")
+    return f"methods/{page_of(type(name, (), {}))}.md"
 
 
 def guarantees(wanted: list[str], page: Path) -> str:
@@ -88,25 +101,11 @@ def guarantees(wanted: list[str], page: Path) -> str:
     lines.append("| --- | --- | :---: | :---: | :---: | :---: |")
     for name in wanted:
         one = calibrant.get(name)
-        target = os.path.relpath(ROOT / "docs" / "methods" / f"{page_of(type(one))}.md", page.parent)
+        target = os.path.relpath(ROOT / "docs" / section_of(type(one).__name__), page.parent)
         facts = (one.keeps_prediction, one.keeps_ranking, one.additive, not one.requires_logits)
         marks = " | ".join(MARK[bool(fact)] for fact in facts)
         lines.append(f"| `{name}` | [{type(one).__name__}]({target}) | {marks} |")
     return "\n".join(lines)
-
-
-def method(wanted: list[str]) -> str:
-    """Guarantees and measured figures of the names of one page."""
-    lines = ["| | keeps predictions | keeps ranking | fits in chunks | works on probabilities | parameters, K = 100 |"]
-    lines.append("| --- | :---: | :---: | :---: | :---: | ---: |")
-    measured = MEASURED["data"]["cifar100-resnet18"]["methods"]
-    for name in wanted:
-        one = calibrant.get(name)
-        facts = (one.keeps_prediction, one.keeps_ranking, one.additive, not one.requires_logits)
-        count = f"{measured[name]['parameters']:,}" if "parameters" in measured.get(name, {}) else ""
-        lines.append(f"| `{name}` | " + " | ".join(MARK[bool(fact)] for fact in facts) + f" | {count} |")
-    known = [name for name in wanted if name in measured]
-    return "\n".join(lines) + ("\n\n" + quality(["none", *(k for k in known if k != "none")]) if known else "")
 
 
 def quality(wanted: list[str]) -> str:
@@ -184,7 +183,7 @@ def papers(page: Path) -> str:
     """The studies and their reports."""
     lines = ["| paper | methods | study |", "| --- | --- | --- |"]
     for folder, (title, methods) in PAPERS.items():
-        links = ", ".join(f"[{name.replace('-', ' ')}](methods/{name}.md)" for name in methods.split())
+        links = ", ".join(f"[`{name}`]({section_of(name)})" for name in methods.split())
         report = os.path.relpath(ROOT / "papers" / folder / "README.md", page.parent)
         lines.append(f"| {title} | {links} | [report]({report}) |")
     return "\n".join(lines)

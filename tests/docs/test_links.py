@@ -20,7 +20,7 @@ LINK = re.compile(r"\[(?:[^\[\]]|\[[^\]]*\])*\]\(<?([^)\s>]+)>?(?: \"[^\"]*\")?\
 def anchors(path: Path) -> frozenset[str]:
     """What a heading is called in a link, as GitHub and MkDocs agree on for plain words."""
     text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.S)
-    found = set(re.findall(r"\{#([\w-]+)\}", text))
+    found = set(re.findall(r"\{#([\w-]+)\}", text)) | set(re.findall(r"^::: (\S+)", text, re.M))
     for heading in re.findall(r"^#+ (.+?)(?: \{#[\w-]+\})?$", text, re.M):
         words = re.sub(r"[^\w\s-]", "", heading.lower()).strip()
         found.add(re.sub(r"\s", "-", words))

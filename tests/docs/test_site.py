@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -12,7 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from calibrant.calibrators.prepare import default_names
+from calibrant.calibrators.registry import METHODS, WRAPPERS, Method
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "scripts"))
+import tables
+
 ROOT = Path(__file__).resolve().parents[2]
+
 CHROMIUM = os.environ.get("CALIBRANT_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 pytest.importorskip("mkdocs")
 pytest.importorskip("mkdocstrings")
@@ -39,18 +47,19 @@ def test_no_page_asks_another_machine(site: Path) -> None:
         r"<(?:script|img|iframe)[^>]+src=\"(?:https?:)?//|<link[^>]+stylesheet[^>]+href=\"(?:https?:)?//"
     )
     pages = sorted(site.rglob("*.html"))
-    assert len(pages) > 60
+    assert len(pages) > 40
     for page in pages:
         found = loads.search(page.read_text(encoding="utf-8"))
         assert found is None, f"{page.relative_to(site)} loads {found[0]}"
 
 
 def test_formulas_are_set_and_no_copy_button_covers_them(site: Path) -> None:
-    for page in (ROOT / "docs" / "methods").glob("*.md"):
-        shown = site / "methods" / ("" if page.stem == "index" else page.stem) / "index.html"
-        section = shown.read_text(encoding="utf-8").partition('id="formula"')[2].partition("<h2")[0]
-        assert page.stem == "index" or 'class="arithmatex"' in section, f"{page.name} has no formula"
-        assert "<pre" not in section, f"{page.name} shows its formula as code"
+    for method in every_method():
+        page, _, anchor = tables.section_of(method.class_name).partition("#")
+        text = (site / page.removesuffix(".md") / "index.html").read_text(encoding="utf-8")
+        section = text.partition(f'id="{anchor}"')[2].partition("<h2")[0] if anchor else text
+        assert 'class="arithmatex"' in section, f"{method.class_name} has no formula"
+        assert "<pre" not in section or not anchor, f"{method.class_name} shows its formula as code"
 
 
 @pytest.mark.browser
@@ -71,9 +80,9 @@ def test_every_formula_is_good_tex_and_names_stay_on_one_line(site: Path) -> Non
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=quiet)
         page = browser.new_page(viewport={"width": 390, "height": 844})
-        page.goto((site / "methods" / "shape" / "index.html").as_uri())
-        assert page.locator(".arithmatex math[display=block]").count() == 1
-        assert page.locator(".arithmatex math").first.bounding_box()["height"] > 20
+        page.goto((site / "methods" / "one-temperature" / "index.html").as_uri())
+        assert page.locator(".arithmatex math[display=block]").count() == 5
+        assert page.locator(".arithmatex math[display=block]").nth(2).bounding_box()["height"] > 20
         page.goto((site / "methods" / "index.html").as_uri())
         heights = page.locator("td code").evaluate_all("names => names.map(name => name.getClientRects().length)")
         assert len(heights) > 30
@@ -103,14 +112,33 @@ def test_generated_tables_are_current() -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-def test_every_method_has_a_page_and_a_picture() -> None:
-    from calibrant.calibrators.registry import METHODS, SUFFIXES
+def every_method() -> list[Method]:
+    return [*METHODS.values(), *WRAPPERS.values()]
 
-    for method in [*METHODS.values(), *SUFFIXES.values()]:
-        words = re.sub(r"(Scaling|Calibration|Calibrator)$", "", method.class_name)
-        page = re.sub(r"(?<!^)(?=[A-Z])", "-", words).lower()
-        assert (ROOT / "docs" / "methods" / f"{page}.md").exists(), f"no page for {method.class_name}"
-        assert (ROOT / "docs" / "images" / "methods" / f"{page}.png").exists(), f"no picture for {method.class_name}"
+
+@pytest.mark.parametrize("name", sorted({method.class_name for method in every_method()}))
+def test_every_method_has_a_section_and_a_picture(name: str) -> None:
+    page, _, anchor = tables.section_of(name).partition("#")
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert f"[`{name}`](" in text, f"{page}#{anchor} does not link the reference"
+    picture = tables.page_of(type(name, (), {}))
+    assert (ROOT / "docs" / "images" / "methods" / f"{picture}.png").exists(), f"no picture for {name}"
+
+
+@pytest.mark.parametrize(("task", "table"), [("multiclass", 0), ("binary", 1)])
+def test_the_methods_page_leads_with_the_eight_that_compare_runs(task: str, table: int) -> None:
+    text = (ROOT / "docs" / "methods" / "index.md").read_text(encoding="utf-8")
+    tables_of_page = re.findall(r"(?:^\|.*\n)+", text, re.M)
+    assert re.findall(r"^\| `([^`]+)` \|", tables_of_page[table], re.M) == default_names(task)
+
+
+def test_the_search_finds_the_words_of_the_papers_and_the_glossary(site: Path) -> None:
+    assert (site / "index.html").read_text(encoding="utf-8").count('data-md-component="search-query"') == 1
+    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))["docs"]
+    found = "\n".join(f"{entry['title']} {entry['text']}" for entry in index)
+    words = ["SB-ECE", "S-AvUC", "TS-SB-ECE", "U-CTS", "CWS", "BTS", "SCTL", "AvUC-GS", "MS-ODIR", "adaECE"]
+    for word in [*words, "Noise floor", "Classwise ECE"]:
+        assert word in found, f"the search does not know {word}"
 
 
 def test_one_version_everywhere() -> None:

@@ -1,4 +1,4 @@
-"""Every verdict of the studies and the counts of docs/papers.md, computed again from the result files by other means than `papers/verdicts.py`."""
+"""Every verdict of the studies and the counts of docs/papers.md, computed again by other means than `verdicts.py`."""
 
 from __future__ import annotations
 
