@@ -17,6 +17,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from string import ascii_uppercase
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -141,9 +142,11 @@ class Schema:
         if self.flat != other.flat or (self.task == "multilabel") != (other.task == "multilabel"):
             raise InputError(f"{mine} is a {self.task} task, but {theirs} is {other.task}: give task= (--task)")
         if self.n_classes != other.n_classes:
-            raise InputError(
-                f"{mine} has {self.n_classes} classes, but {theirs} has {other.n_classes}: give the same classes"
-            )
+            remedy = "give the same classes"
+            options = max(self.class_names or (), other.class_names or (), key=len)
+            if options and set(options) <= set(ascii_uppercase):  # of questions that differ in their number
+                remedy = f"name all options (--class-names {','.join(options)})"
+            raise InputError(f"{mine} has {self.n_classes} classes, but {theirs} has {other.n_classes}: {remedy}")
         keys, given = self.keys, other.keys
         if keys == given:
             return Alignment()

@@ -61,6 +61,8 @@ READERS = {
     ".pickle": "arrays.pickle_fields",
     ".pt": "arrays.torch_fields",
     ".pth": "arrays.torch_fields",
+    ".json": "json_lines.fields",
+    ".eval": "json_lines.fields",
     ".jsonl": "json_lines.fields",
     ".ndjson": "json_lines.fields",
 }

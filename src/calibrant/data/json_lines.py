@@ -1,4 +1,4 @@
-"""`.jsonl`: one JSON object per line, as language-model evaluations and services write them.
+"""`.jsonl`: one JSON object per line, as language-model evaluations and services write them; `.json`: a list of them.
 
 - `{"confidence": 0.9, "correct": true}`: pairs.
 - `{"logits": [2.1, 0.3], "label": 0}`, the same with `probabilities`; lists by place, or objects by class name.
@@ -6,6 +6,9 @@
 - `{"logprobs": {"A": -0.3, "B": -1.6}, "answer": "A"}`: multiple choice; the options are the keys.
 - `{"top_logprobs": [{"token": "A", "logprob": -0.3}, …], "answer": "A"}`, or the whole `logprobs` of an OpenAI answer:
   the options are the answers that occur in the file, or `class_names`; white space around a token does not count.
+- the logs of lm-evaluation-harness and Inspect: see `evaluation_logs`.
+
+Objects of logits or probabilities may name some of the options only: a row has probability 0 for the others.
 
 An option that a row does not list gets what is left of the probability, shared among those missing, but no more than
 the smallest one listed and no less than 1e-6: a top-20 list says nothing more about it.
@@ -24,6 +27,7 @@ from calibrant.core import progress
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 from calibrant.core.schema import KINDS, number_order
+from calibrant.data.evaluation_logs import PER_CHARACTER, RESPONSES, Read, harness_rows, read_eval, read_log
 from calibrant.data.source import (
     CLASS_NAMES,
     LABELS,
@@ -33,6 +37,7 @@ from calibrant.data.source import (
     Fields,
     Wanted,
     first_of,
+    reading,
 )
 from calibrant.data.tables import memory_array
 
@@ -49,9 +54,7 @@ CHOICE_LABELS = (*LABELS, "answer", "target", "gold", "correct_answer", *OTHER_L
 
 def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     """The keys of the objects as columns."""
-    rows = list(json_rows(path))
-    if not rows:
-        raise InputError(f"{path} is empty: give one JSON object per line")
+    rows, notes = records(path)
     keys = dict.fromkeys(key for row in rows for key in row)
     scored = {*KINDS, "confidence", "probability", str(wanted.scores)} & set(keys)
     columns = {}
@@ -63,6 +66,7 @@ def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
         elif key in scored or key in LABELS:
             raise InputError(f"{path}: {key} is missing in line {missing[0]}")
     found = Fields()
+    found.notes = notes
     choices = first_of((TOP_LOGPROBS, LOGPROBS), columns)
     if choices is not None and not scored:
         _choices(found, path, columns, choices, wanted)
@@ -70,10 +74,23 @@ def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
         if key not in found:
             array = memory_array(column, f"{path}: {key}")
             if isinstance(column[0], dict):
-                array = _objects(column, path, key, found)
+                array = _objects(column, path, key, found, wanted)
             if array is not None:
                 found[key] = ArrayField(array)
     return found
+
+
+def records(path: Path) -> Read:
+    """The objects of a file, and notes on them; questions of a log of evaluations as plain objects."""
+    suffix = path.suffix.lower()
+    with reading(path, "file of JSON objects", (AttributeError, IndexError, KeyError, TypeError, ValueError)):
+        if suffix == ".eval":
+            return read_eval(path)
+        rows, notes = read_log(path) if suffix == ".json" else (list(json_rows(path)), ())
+        if not rows:
+            raise InputError(f"{path} is empty: give one JSON object per line")
+        # scores beside the responses win, such as those that `apply` wrote
+        return harness_rows(rows, path) if RESPONSES in rows[0] and not {*KINDS} & set(rows[0]) else (rows, notes)
 
 
 def json_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -105,21 +122,31 @@ def _refuse(word: str) -> Any:
     raise ValueError(f"it holds {word}, but every number must be finite")
 
 
-def _objects(column: list[Any], path: Path, key: str, found: Fields) -> Array | None:
-    """Numbers by name, the same names in every row."""
-    names = list(column[0])
+def _objects(column: list[Any], path: Path, key: str, found: Fields, wanted: Wanted) -> Array | None:
+    """Numbers by name; of scores, an option that a row does not name has probability 0 there."""
+    names = list(dict.fromkeys(name for item in column if isinstance(item, dict) for name in item))
     order = number_order(names)
     names = names if order is None else [names[place] for place in order]
-    if not all(_plain(item) and set(item) == set(names) for item in column):
+    scores = key in (*KINDS, PER_CHARACTER)
+    if not all(map(_plain, column)) or (not scores and any(len(item) < len(names) for item in column)):
         return None
     if order is None and key == "labels" and CLASS_NAMES in found:
         known = list(map(str, found[CLASS_NAMES].read()))
         if set(known) != set(names):
             raise InputError(f"{path}: {key} name {', '.join(names)}, but the scores {', '.join(known)}")
         names = known
+    if scores and set(names) <= set(wanted.class_names or ()):
+        names = list(wanted.class_names or ())
+    fewer = sum(len(item) < len(names) for item in column)
+    if fewer and key in KINDS:
+        found.notes += (
+            f"{fewer} of {len(column)} rows name fewer than {len(names)} options: the others have probability 0 there; "
+            f"files that are used together need the same ones (--class-names {','.join(names)})",
+        )
     if order is None and key in KINDS:
         found[CLASS_NAMES] = ArrayField(np.array(names))
-    return np.array([[item[name] for name in names] for item in column], dtype=np.float64)
+    missing = 0.0 if key == "probabilities" else -np.inf
+    return np.array([[item.get(name, missing) for name in names] for item in column], dtype=np.float64)
 
 
 def _choices(found: Fields, path: Path, columns: dict[str, list[Any]], key: str, wanted: Wanted) -> None:
@@ -150,7 +177,7 @@ def _choices(found: Fields, path: Path, columns: dict[str, list[Any]], key: str,
     if label is not None and label not in LABELS and given is None:
         found["labels"] = ArrayField(np.array([str(item).strip() for item in columns[label]]))
     if gaps.any():
-        found.notes = (
+        found.notes += (
             f"{gaps.sum()} options are not listed in their row: each got what is left of the probability, shared among "
             f"those missing, but no more than the smallest listed and no less than {SMALLEST:g}",
         )

@@ -24,7 +24,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.schema import class_key, class_number
 from calibrant.data.arrays import DTYPES, LOCAL_HEADER, METADATA, kind_word
 from calibrant.data.files import HOLDS_PARTS, reader_of, suffix_of
-from calibrant.data.json_lines import LOGPROBS, TOP_LOGPROBS, json_rows
+from calibrant.data.json_lines import LOGPROBS, TOP_LOGPROBS, records
 from calibrant.data.predictions import Predictions
 from calibrant.data.source import (
     CLASS_NAMES,
@@ -346,13 +346,16 @@ def _rewrite_jsonl(calibrated: Predictions, source: Path, temporary: Path, renam
     scores = (row for chunk in calibrated.chunks() for row in chunk.values.reshape(chunk.n, -1).tolist())
     key, keys = next(iter(renamed)), calibrated.schema.keys
     with temporary.open("w", encoding="utf-8") as file:
-        for row, value in zip(json_rows(source), scores, strict=True):
+        for row, value in zip(records(source)[0], scores, strict=True):
             changed = {renamed.get(word, word): item for word, item in row.items()}
             if len(renamed) > 1:  # a key per class
                 changed |= dict(zip(renamed.values(), value, strict=True))
             elif isinstance(row.get(key), dict):  # each row has an order of its own
                 named = dict(zip(keys, value, strict=True))
-                changed[renamed[key]] = {word: named[class_key(word)] for word in row[key]}
+                own = {word: named[class_key(word)] for word in row[key]}
+                # what options that the row does not have got in place of zero belongs to the others
+                total = sum(own.values()) if calibrated.kind == "probabilities" and len(own) < len(keys) else 1.0
+                changed[renamed[key]] = {word: share / total for word, share in own.items()}
             elif key in row:
                 changed[renamed[key]] = value[0] if calibrated.flat else value
             else:  # log-probabilities of options

@@ -1,0 +1,215 @@
+"""Logs of language-model evaluations as plain objects, one per question, as `json_lines` reads them.
+
+**lm-evaluation-harness**, `samples_TASK_DATE.jsonl` (`--log_samples`):
+
+    {"doc_id": 0, "doc": {…}, "target": "2", "arguments": {"gen_args_0": {"arg_0": QUESTION, "arg_1": " an option"}, …},
+     "filtered_resps": [["-3.1", "False"], …], "filter": "none", "acc": 1.0}
+
+The log-likelihoods of the options are logits; divided by the characters of the options (the harness's `acc_norm`) they
+are `logits-per-character`. The target is the number, the text or the letter of the right option, whichever agrees with
+`acc` in all rows. Generated answers need a `confidence` that was added to each object.
+
+**Inspect**, `.json` and `.eval` logs: a scorer says whether a sample is correct. The confidence is that of the score's
+or the sample's metadata, of the store, or of a scorer called `confidence`; options of multiple choice have the
+log-probabilities of the token that is the answer.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from string import ascii_uppercase
+from typing import Any
+
+import numpy as np
+
+from calibrant.core.errors import InputError
+from calibrant.data.source import CONFIDENCE, CORRECT, KNOWN, check_expansion, reading
+
+Row = dict[str, Any]
+Read = tuple[list[Row], tuple[str, ...]]
+"""Plain objects, and notes on what was decided."""
+
+RESPONSES = "filtered_resps"
+PER_CHARACTER = "logits-per-character"
+RIGHT = (CORRECT, "exact_match", "acc", "em", "is_correct")
+"""What the harness or its user may call the metric that says whether an answer is right."""
+
+VERDICTS = {"C": True, "I": False, "N": False, 1: True, 0: False}
+"""Values of a score that say right or wrong; N is no answer."""
+
+MAX_LOG = 2**30
+"""Bytes of a JSON document."""
+
+ZSTANDARD = 93
+"""The zip method in which Inspect stores its samples; zipfile reads it from Python 3.14 on."""
+
+
+def harness_rows(rows: list[Row], path: Path) -> Read:
+    """Questions with the logits of their options, or answers with confidence and correctness."""
+    notes = []
+    first, *others = dict.fromkeys(row.get("filter") for row in rows)
+    if others:
+        rows = [row for row in rows if row.get("filter") == first]
+        notes.append(
+            f"the answers are those of the filter {first}; for those of {others[0]}: "
+            f'grep \'"filter": "{others[0]}"\' {path.name} > {path.stem}_{others[0]}.jsonl'
+        )
+    about = [_scalars(row.get("doc")) | _scalars(row) for row in rows]
+    if all(map(_has_options, rows)):
+        made = _options(rows, path)
+        if "acc_norm" in rows[0] and PER_CHARACTER in made[0]:
+            notes.append(
+                f"logits are log-likelihoods of the options (acc); --scores {PER_CHARACTER} divides each by its "
+                "characters (acc_norm)"
+            )
+    else:
+        made = [_pair(row, row, next((word for word in RIGHT if word in row), CORRECT), path) for row in rows]
+    return [facts | more for facts, more in zip(about, made, strict=True)], tuple(notes)
+
+
+def _scalars(values: Any) -> Row:
+    """What may be a column: numbers and texts by name; not under a name that stands for scores or labels."""
+    items = values.items() if isinstance(values, Mapping) else ()
+    return {word: item for word, item in items if isinstance(item, (str, int, float)) and word not in KNOWN}
+
+
+def _has_options(row: Row) -> bool:
+    """Is every response a log-likelihood and whether its tokens are the most likely ones?"""
+    pairs = [item for item in row[RESPONSES] if isinstance(item, list) and str(item[-1]) in ("True", "False")]
+    return 0 < len(pairs) == len(row[RESPONSES])
+
+
+def _pair(values: Row, verdicts: Row, name: str, path: Path) -> Row:
+    """Confidence and correctness of an answer."""
+    if values.get(CONFIDENCE) is None:
+        raise InputError(
+            f'{path} holds answers without a confidence: add "{CONFIDENCE}", from 0 to 1, to each line (of Inspect: to '
+            "the metadata of each score)"
+        )
+    return {CONFIDENCE: values[CONFIDENCE], CORRECT: _verdict(verdicts.get(name), name, path)}
+
+
+def _verdict(value: Any, name: str, path: Path) -> bool:
+    if isinstance(value, (dict, list)) or value not in VERDICTS:
+        raise InputError(f"{path}: {name} is {value!r:.40}, but 1 or 0, true or false, C or I are needed")
+    return VERDICTS[value]
+
+
+def _options(rows: list[Row], path: Path) -> list[Row]:
+    """The logits of the options, and the right one, of each question."""
+    scores, texts = [], []
+    for row in rows:
+        found = [float(item[0]) for item in row[RESPONSES]]
+        # log-likelihoods without the question stand behind those given the question
+        scores.append(found[: len(found) // 2] if "acc_mutual_info" in row else found)
+        arguments = row.get("arguments") or {}
+        pairs = list(arguments.values() if isinstance(arguments, dict) else arguments)[: len(scores[-1])]
+        texts.append([str([*pair.values(), ""][1] if isinstance(pair, dict) else pair[1]).strip() for pair in pairs])
+    most = max(map(len, scores))
+    if most < 2:
+        raise InputError(
+            f"{path} holds the likelihood of one continuation per question, which is not the confidence in an answer: "
+            "use a multiple-choice task"
+        )
+    names = texts[0]  # the letters or words that all questions share
+    if len(set(names)) < most or any(one != names for one in texts):
+        names = list(ascii_uppercase) if most <= len(ascii_uppercase) else [f"option {place}" for place in range(most)]
+    made = []
+    for one, words, place in zip(scores, texts, _targets(rows, scores, texts, path), strict=True):
+        made.append({"logits": dict(zip(names, one, strict=False)), "label": names[place]})
+        if all(words) and len(words) == len(one):
+            made[-1][PER_CHARACTER] = {name: z / len(word) for name, z, word in zip(names, one, words, strict=False)}
+    return made
+
+
+def _targets(rows: list[Row], scores: list[list[float]], texts: list[list[str]], path: Path) -> list[int]:
+    """The place of the right option: targets are numbers, texts or letters, the first that fits all rows and acc."""
+    given = [str(row.get("target")).strip("[] \n") for row in rows]
+    for way in range(3):
+        keys = [(list(map(str, range(len(one)))), words, list(ascii_uppercase[: len(one)]))[way]
+                for one, words in zip(scores, texts, strict=True)]  # fmt: skip
+        found = [own.index(target) if target in own else -1 for own, target in zip(keys, given, strict=True)]
+        hits = [place == np.argmax(one) for place, one in zip(found, scores, strict=True)]
+        if -1 not in found and all(row.get("acc", hit) == hit for row, hit in zip(rows, hits, strict=True)):
+            return found
+    raise InputError(
+        f"{path}: the targets ({given[0][:40]!r}, …) do not say the one right option of each question, or acc says "
+        "otherwise: take a task with one right option, such as truthfulqa_mc1 in place of truthfulqa_mc2"
+    )
+
+
+def read_log(path: Path) -> Read:
+    """The rows of a JSON document: a list of objects, or the log of an Inspect task."""
+    if path.stat().st_size > MAX_LOG:
+        raise InputError(f"{path} has over {MAX_LOG} bytes: write one object per line to a .jsonl file")
+    with reading(path, "JSON document", (ValueError, RecursionError)):
+        found = json.loads(path.read_bytes())
+    samples = found.get("samples") if isinstance(found, dict) else found
+    if not isinstance(samples, list) or not all(isinstance(row, dict) for row in samples):
+        raise InputError(
+            f"{path} holds no list of objects: give the samples of an evaluation, such as samples_TASK_DATE.jsonl of "
+            "lm_eval --log_samples, not its averages"
+        )
+    return inspect_rows(samples, path) if "eval" in found else (samples, ())
+
+
+def read_eval(path: Path) -> Read:
+    """The samples of Inspect's `.eval` archive."""
+    damage = (zipfile.BadZipFile, ValueError, RecursionError, EOFError, OSError)
+    samples = []
+    with reading(path, "Inspect log", damage), zipfile.ZipFile(path) as archive, path.open("rb") as raw:
+        for member in archive.infolist():
+            if member.filename.startswith("samples/") and member.filename.count("/") == 1:
+                check_expansion(member.file_size, member.compress_size, f"{path}: {member.filename}")
+                samples.append(json.loads(_unpacked(archive, member, raw)))
+    return inspect_rows(samples, path)
+
+
+def _unpacked(archive: zipfile.ZipFile, member: zipfile.ZipInfo, raw: io.BufferedReader) -> bytes:
+    if member.compress_type != ZSTANDARD:
+        return archive.read(member)
+    import pyarrow as pa
+
+    raw.seek(member.header_offset + 26)  # the lengths of the name and of the extra field, which the data follow
+    lengths = np.frombuffer(raw.read(4), "<u2")
+    raw.seek(int(lengths.sum()), io.SEEK_CUR)
+    return pa.decompress(raw.read(member.compress_size), member.file_size, codec="zstd", asbytes=True)
+
+
+def inspect_rows(samples: list[Row], path: Path) -> Read:
+    """Samples of an Inspect log as rows; one that ended in an error has no score and is left out."""
+    scored = [sample for sample in samples if sample.get("scores")]
+    if not scored:
+        raise InputError(f"{path} holds no scored samples: score them with `inspect score {path.name}`")
+    scorer, *others = (word for word in scored[0]["scores"] if word != CONFIDENCE)
+    notes = [f"{len(samples) - len(scored)} samples without a score are left out"] * (len(scored) < len(samples))
+    notes += [f"correct is what the scorer {scorer} says, not {', '.join(others)}"] * bool(others)
+    options = [_top_logprobs(sample, sample["scores"][scorer].get("answer")) for sample in scored]
+    repeated = len({sample.get("id") for sample in scored}) < len(scored)
+    made = []
+    for sample, option in zip(scored, options, strict=True):
+        scores = sample["scores"]
+        row = {"id": sample.get("id"), **_scalars(sample.get("metadata"))}
+        if repeated:  # answers to one question are not independent
+            row["cluster"] = row["id"]
+        values = {CONFIDENCE: scores.get(CONFIDENCE, {}).get("value")}
+        for place in (sample.get("store"), sample.get("metadata"), scores[scorer].get("metadata")):
+            values |= place or {}
+        if values[CONFIDENCE] is None and all(options):
+            row |= {"top_logprobs": option, "answer": "".join(sample["target"])}
+        else:
+            row |= _pair(values, {scorer: scores[scorer].get("value")}, scorer, path)
+        made.append(row)
+    return made, tuple(notes)
+
+
+def _top_logprobs(sample: Row, answer: Any) -> Any:
+    """The most likely tokens where the letter of an option was given as the answer; None where they were not logged."""
+    outputs = (sample.get("output") or {}).get("choices") or [{}]
+    tokens = (outputs[0].get("logprobs") or {}).get("content") or ()
+    given = [one.get("top_logprobs") for one in tokens if one["token"].strip() == answer]
+    return given[-1] if given and sample.get("choices") and len("".join(sample["target"])) == 1 else None
