@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
+from scipy.optimize import minimize, minimize_scalar
 from scipy.special import logsumexp
 
 import calibrant as cal
@@ -104,3 +104,21 @@ def test_structured_matrix_scaling_uses_opposed_signal():
     logits, labels = opposed_signal(2, n=2000)
     reached = mean_nll(cal.StructuredMatrixScaling().fit(logits, labels).transform(logits), labels)
     assert reached < lowest_nll(logits, labels, with_bias=True) + 0.01
+
+
+@pytest.mark.parametrize("n_classes", [10, 70])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_temperature_of_any_layout_is_that_of_a_bounded_search(n_classes, order):
+    rng = np.random.default_rng(n_classes)
+    labels = rng.integers(0, n_classes, 5000)
+    given = (2 * rng.normal(size=(5000, n_classes)) + 2 * np.eye(n_classes)[labels]).astype(np.float32, order=order)
+    before = given.copy()
+    fitted = cal.TemperatureScaling().fit(given, labels)
+    found = minimize_scalar(
+        lambda beta: mean_nll(beta * given.astype(np.float64), labels),
+        bounds=(0.2, 2),
+        method="bounded",
+        options={"xatol": 1e-10},
+    )
+    assert fitted.temperature_ == pytest.approx(1 / found.x, rel=1e-6)
+    np.testing.assert_array_equal(given, before)

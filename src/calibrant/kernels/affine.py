@@ -16,6 +16,7 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from calibrant.core.arrays import Array
+from calibrant.core.softmax import row_peak
 from calibrant.core.statistic import add, statistic
 from calibrant.core.threads import row_blocks
 
@@ -154,7 +155,7 @@ def _blocks(
 def softmax_and_losses(scores: Any, labels: Any) -> tuple[Any, Any]:
     """The softmax of scores (n×K), which are overwritten, and −log of the label's share (n,); arrays or tensors."""
     xp = array_namespace(scores)
-    scores -= xp.max(scores, axis=1, keepdims=True)
+    scores -= row_peak(scores)
     true = scores[every(labels), labels]
     shares = xp.exp(scores)
     mass = xp.sum(shares, axis=1, keepdims=True)

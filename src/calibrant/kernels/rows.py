@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from calibrant.core.arrays import Array, are_probabilities, explain_bad_values
+from calibrant.core.softmax import row_peak
 from calibrant.core.statistic import kernel
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.core.zeros import cost_of_zero
@@ -92,7 +93,7 @@ def scan_logits(logits: Array, labels: Array, level: int) -> tuple[RowColumns, b
     """Columns of the softmax of a block of logits, and whether any value looked wrong."""
     with np.errstate(over="ignore", invalid="ignore"):
         log_p = logits.astype(np.float64)
-        log_p -= log_p.max(axis=1, keepdims=True)
+        log_p -= row_peak(log_p)
         shares = np.exp(log_p)
         total = shares.sum(axis=1, keepdims=True)
         shares /= total

@@ -11,6 +11,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from calibrant.core.arrays import Array, explain_bad_values
+from calibrant.core.softmax import row_peak
 from calibrant.core.statistic import kernel, statistic, statistic_with
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.affine import every, mass_of, softmax_and_losses
@@ -20,6 +21,9 @@ CACHE_ELEMENTS = 1 << 15
 
 PASS_ELEMENTS = 1 << 18
 """Elements of a temperature pass that are handled at a time: fewer calls are worth more than a nearer cache."""
+
+SHORT_ROW = 64
+"""Up to so many classes a copy that lies in memory class by class is worth its time."""
 
 NARROW_ELEMENTS = 1 << 15
 """From here on the rounding of float32 exponentials averages out; fewer are taken in float64."""
@@ -46,6 +50,9 @@ def temperature_sums(
 class ShiftedRows:
     """Logits minus the peak of their row, for `temperature_sums` at several temperatures.
 
+    A class is a row of `shifted` (K×n). Where K is small these are copies, so that numpy's loops run along the samples:
+    along short rows its `max` takes ten times as long.
+
     Parameters
     ----------
     logits, labels, weights : arrays (n, K), (n,) and (n,) or None
@@ -55,14 +62,18 @@ class ShiftedRows:
     def __init__(self, logits: Array, labels: Array, weights: Array | None, dtype: np.dtype | None = None) -> None:
         values = logits.astype(dtype or _precision(logits), copy=False)
         with np.errstate(over="ignore", invalid="ignore"):
-            self.shifted = values - values.max(axis=1, keepdims=True)
-        self.true, self.weights = self.shifted[np.arange(len(labels)), labels], weights
+            if values.shape[1] <= SHORT_ROW:
+                columns = np.ascontiguousarray(values.T)
+                self.shifted = columns - columns.max(axis=0)
+            else:
+                self.shifted = (values - row_peak(values)).T
+        self.true, self.weights = self.shifted[labels, np.arange(len(labels))], weights
 
     def spread(self) -> float:
         """The standard deviation of the logits of a row, over all rows."""
-        n_rows, n_classes = self.shifted.shape
+        n_classes, n_rows = self.shifted.shape
         with np.errstate(over="ignore", invalid="ignore"):
-            mean = self.shifted @ np.full(n_classes, 1.0 / n_classes, self.shifted.dtype)
+            mean = np.full(n_classes, 1.0 / n_classes, self.shifted.dtype) @ self.shifted
             square = np.vdot(self.shifted, self.shifted) / self.shifted.size
             return float(np.sqrt(np.maximum(square - np.vdot(mean, mean) / n_rows, 0.0)))
 
@@ -79,7 +90,7 @@ def _precision(logits: Array) -> np.dtype:
 
 
 def loss_derivatives(scaled: Any, true: Any) -> Any:
-    """What `temperature_sums` adds up of each row (5×n), from x = β·(z − peak) and that of the label.
+    """What `temperature_sums` adds up of each row (5×n), from x = β·(z − peak), K×n, and that of the label (n,).
 
     With E the mean under softmax(x): the loss of a row is log Σ exp(x) − x_y, its derivatives are E[x] − x_y and the
     second to fourth cumulant of x. Arrays or tensors.
@@ -94,14 +105,14 @@ def loss_derivatives(scaled: Any, true: Any) -> Any:
 
 
 def _power_sums(weighted: Any, factor: Any) -> Any:
-    """Σ_j weighted_j·factor_j^k of each row, k = 0 … 4, as 5×n; `weighted` is overwritten."""
+    """Σ_j weighted_j·factor_j^k of each column, k = 0 … 4, of K×n as 5×n; `weighted` is overwritten."""
     xp = array_namespace(factor)
-    # a product with ones is a sum by BLAS, four times as fast as `sum(axis=1)`
-    ones = xp.ones_like(factor[0, :])
-    sums = [weighted @ ones]
+    # a product with ones is a sum by BLAS, four times as fast as `sum`
+    ones = xp.ones_like(factor[:, 0])
+    sums = [ones @ weighted]
     for _ in range(4):
         weighted *= factor
-        sums.append(weighted @ ones)
+        sums.append(ones @ weighted)
     return xp.stack(sums)
 
 
@@ -121,8 +132,8 @@ def row_moments(logits: Array, inverse_temperature: Array) -> Array:
 def block_moments(values: Any, inverse_temperature: Any) -> Any:
     """`row_moments` of float64 logits: arrays or tensors."""
     xp = array_namespace(values)
-    shifted = values - xp.max(values, axis=1, keepdims=True)
-    return _power_sums(xp.exp(inverse_temperature[:, None] * shifted), shifted).T
+    shifted = (values - row_peak(values)).T
+    return _power_sums(xp.exp(inverse_temperature * shifted), shifted).T
 
 
 @kernel(compiled_in="calibrant.kernels.compiled.scaling")
@@ -137,7 +148,7 @@ def temperature_confidences(logits: Array, inverse_temperatures: Array) -> Array
 def block_confidences(values: Any, inverse_temperatures: Any) -> Any:
     """`temperature_confidences` of float64 logits: arrays or tensors."""
     xp = array_namespace(values)
-    shifted = values - xp.max(values, axis=1, keepdims=True)
+    shifted = values - row_peak(values)
     return xp.stack([1.0 / xp.sum(xp.exp(beta * shifted), axis=1) for beta in inverse_temperatures], axis=1)
 
 

@@ -108,7 +108,7 @@ def _means(rows: Rows, totals: Callable[[float], Any] | None = None) -> Moments:
     return lambda beta: tuple(value / weight for value in totals(beta))
 
 
-def solve_inverse_temperature(moments: Moments, start: float, *, step_tolerance: float = 1e-2) -> InverseTemperature:
+def solve_inverse_temperature(moments: Moments, start: float, *, step_tolerance: float = 2e-2) -> InverseTemperature:
     """Minimise a convex loss over β > 0, given the loss and β^k times its k-th derivative, k = 1 … 4, at any β.
 
     Householder's third-order steps on the slope, held inside the bracket found so far and to a factor of 8. Where a

@@ -25,7 +25,7 @@ def temperature_sums(logits: Tensor, labels: Tensor, weights: Tensor | None, bet
         scaled = logits[block].double()
         scaled = (scaled - scaled.amax(dim=1, keepdim=True)) * beta
         # a class of probability 0 adds nothing, whatever its logit
-        rows = loss_derivatives(scaled.clamp_min(-745.0), of_label(scaled, labels[block]))
+        rows = loss_derivatives(scaled.clamp_min(-745.0).T, of_label(scaled, labels[block]))
         totals += rows.sum(dim=1) if weights is None else rows @ weights[block].double()
     return totals
 
