@@ -68,7 +68,6 @@ def table(what: str, page: Path) -> str:
         "guarantees": lambda: guarantees(names(), page),
         "quality": lambda: quality([name for name in names() if not rest or name in rest.split()]),
         "front": lambda: front(rest),
-        "few-rows": few_rows,
         "papers": lambda: papers(page),
         "claims": lambda: claims(page),
         "from": lambda: copied(rest),
@@ -97,14 +96,14 @@ def section_of(name: str) -> str:
 
 def guarantees(wanted: list[str], page: Path) -> str:
     """What each method promises, read off its instances."""
-    lines = ["| method | class | keeps predictions | keeps ranking | fits in chunks | works on probabilities |"]
-    lines.append("| --- | --- | :---: | :---: | :---: | :---: |")
+    lines = ["| method | keeps predictions | keeps ranking | fits in chunks | works on probabilities |"]
+    lines.append("| --- | :---: | :---: | :---: | :---: |")
     for name in wanted:
         one = calibrant.get(name)
         target = os.path.relpath(ROOT / "docs" / section_of(type(one).__name__), page.parent)
         facts = (one.keeps_prediction, one.keeps_ranking, one.additive, not one.requires_logits)
         marks = " | ".join(MARK[bool(fact)] for fact in facts)
-        lines.append(f"| `{name}` | [{type(one).__name__}]({target}) | {marks} |")
+        lines.append(f"| [`{name}`]({target}) | {marks} |")
     return "\n".join(lines)
 
 
@@ -143,18 +142,6 @@ def front(name: str) -> str:
         for title, old, new, what in tiles
     ]
     return "\n".join(['<div class="figures">', *lines, "</div>"])
-
-
-def few_rows() -> str:
-    """Test NLL after fits on few rows."""
-    found = json.loads((ROOT / "docs" / "data" / "few_rows.json").read_text())
-    methods = list(found["rows"][0]["nll"])
-    lines = ["| fitted on | " + " | ".join(f"`{name}`" for name in methods) + " |"]
-    lines.append("| --- |" + " ---: |" * len(methods))
-    for row in found["rows"]:
-        figures = " | ".join(f"{row['nll'][name]:.4f}" for name in methods)
-        lines.append(f"| {SHORT[row['data']]}, {row['fit_rows']} rows | {figures} |")
-    return "\n".join(lines)
 
 
 def claims(page: Path) -> str:
