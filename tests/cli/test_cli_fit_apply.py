@@ -127,6 +127,94 @@ def test_apply_takes_whole_files_of_parts_and_files_without_labels(run, file, tm
     assert run("apply", tmp_path / "cal", tmp_path / "bare.npz", "-o", tmp_path / "bare_out.npz")[0] == 0
 
 
+def test_apply_writes_as_many_digits_as_tell(run, tmp_path):
+    rng = np.random.default_rng(0)
+    risk = rng.uniform(0.01, 0.99, 200).round(2)
+    risk[0] = 1 - 1e-9
+    rows = [f"{p!r},{int(rng.random() < p)},{p / 7:.3f}" for p in risk.tolist()]
+    (tmp_path / "val.csv").write_text("\n".join(["probability,label,dose", *rows]) + "\n")
+    run("fit", tmp_path / "val.csv", "-m", "platt", "-o", tmp_path / "cal")
+    code, _, err = run("apply", tmp_path / "cal", tmp_path / "val.csv", "-o", tmp_path / "out.csv")
+    assert code == 0, err
+    lines = (tmp_path / "out.csv").read_text().splitlines()[1:]
+    assert [line.split(",")[1:] for line in lines] == [row.split(",")[1:] for row in rows]
+    cells = [line.split(",")[0] for line in lines]
+    assert max(map(len, cells[1:])) <= len("0.1234567") + 2
+    exact = calibrant.load(tmp_path / "cal").predict_proba(calibrant.open_predictions(tmp_path / "val.csv").logits)[
+        :, 1
+    ]
+    found = np.array(cells, float)
+    np.testing.assert_allclose(found, exact, rtol=1e-6)
+    np.testing.assert_allclose(1 - found, 1 - exact, rtol=1e-6)
+    assert 0 < 1 - found[0] < 1e-3
+    # what is not calibrated keeps its numbers: no 0.62309999999999999 for 0.6231
+    assert run("convert", tmp_path / "val.csv", tmp_path / "same.csv")[0] == 0
+    same = (tmp_path / "same.csv").read_text().splitlines()
+    assert [line.split(",")[same[0].split(",").index("probability")] for line in same[1:]] == list(
+        map(repr, risk.tolist())
+    )
+
+
+@pytest.mark.parametrize("label", ["", "unknown", "-100"])
+def test_apply_does_not_need_labels_that_cannot_be_read(label, run, file, tmp_path):
+    run("fit", file, "-m", "ts", "-o", tmp_path / "cal")
+    table = "label,logit_0,logit_1,logit_2,logit_3\n" + f"{label},1,2,3,4\n0,4,3,2,1\n"
+    (tmp_path / "new.csv").write_text(table)
+    code, _, err = run("apply", tmp_path / "cal", tmp_path / "new.csv", "-o", tmp_path / "out.csv")
+    assert code == 0, err
+    lines = (tmp_path / "out.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines] == ["label", label, "0"]
+    np.savez(tmp_path / "new.npz", logits=3 * np.eye(4), labels=np.array([0, -100, 2, 3]))
+    code, out, err = run(
+        "apply", tmp_path / "cal", tmp_path / "new.npz", "--ignore-index", -100, "-o", tmp_path / "o.npz"
+    )
+    assert (code, "4 rows" in out) == (0, True), err
+    with np.load(tmp_path / "o.npz") as arrays:
+        assert arrays["labels"].tolist() == [0, -100, 2, 3]
+
+
+def test_labels_that_apply_does_not_read_never_meet_columns_in_another_order(run, tmp_path):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 90)
+    logits = rng.normal(size=(90, 3)) + 2 * np.eye(3)[labels]
+    np.savez(tmp_path / "val.npz", logits=logits, labels=labels, class_names=np.array(list("abc")))
+    run("fit", tmp_path / "val.npz", "-m", "ts", "-o", tmp_path / "cal")
+    turned = {"logits": logits[:, ::-1], "class_names": np.array(list("cba"))}
+    for given, found in ((2 - labels, labels), (np.where(labels == 1, -100, 2 - labels), None)):
+        np.savez(tmp_path / "new.npz", **turned, labels=given)
+        code, _, err = run("apply", tmp_path / "cal", tmp_path / "new.npz", "-o", tmp_path / "out.npz")
+        assert code == 0, err
+        with np.load(tmp_path / "out.npz") as arrays:
+            assert arrays["class_names"].tolist() == list("abc")
+            assert ("labels" in arrays) == (found is not None)
+            if found is not None:
+                np.testing.assert_array_equal(arrays["labels"], found)
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 4), (2, 4, 3, 5)])
+@pytest.mark.parametrize("labelled", ["all", "padded", "none"])
+def test_apply_keeps_the_shape_of_dense_scores(shape, labelled, run, file, tmp_path):
+    run("fit", file, "-m", "vs", "-o", tmp_path / "cal")
+    axis = len(shape) - 1 if len(shape) == 3 else 1
+    rng = np.random.default_rng(0)
+    arrays = {"logits": rng.normal(size=shape).astype(np.float32), "attention_mask": np.ones(shape[0])}
+    labels = rng.integers(0, 4, np.delete(shape, axis))
+    if labelled == "padded":
+        labels[0, 2:] = -100
+    if labelled != "none":
+        arrays["labels"] = labels
+    np.savez(tmp_path / "tokens.npz", **arrays)
+    code, _, err = run("apply", tmp_path / "cal", tmp_path / "tokens.npz", "-o", tmp_path / "out.npz")
+    assert code == 0, err
+    rows = np.moveaxis(arrays["logits"], axis, -1)
+    expected = calibrant.load(tmp_path / "cal").transform(rows.reshape(-1, 4)).reshape(rows.shape)
+    with np.load(tmp_path / "out.npz") as found:
+        np.testing.assert_allclose(found["logits"], np.moveaxis(expected, -1, axis), rtol=1e-6)
+        assert set(arrays) <= set(found)
+        if labelled != "none":
+            np.testing.assert_array_equal(found["labels"], labels)
+
+
 def test_apply_refuses_other_classes_and_other_files(run, file, tmp_path):
     run("fit", file, "-o", tmp_path / "cal")
     np.savez(tmp_path / "other.npz", logits=np.eye(3), labels=np.arange(3))

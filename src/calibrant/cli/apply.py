@@ -4,10 +4,14 @@ from pathlib import Path
 
 from calibrant.cli.verbs import Fields, answer, progress_bar, verb
 from calibrant.core.errors import InputError
-from calibrant.data import as_predictions, open_parts, open_predictions, write_predictions
-from calibrant.data.write import rewrite
+from calibrant.data import as_predictions, open_parts, write_predictions
+from calibrant.data.files import suffix_of
+from calibrant.data.write import TEXT, rewrite
 from calibrant.shipping.apply import calibrate_predictions
 from calibrant.shipping.artifact import read_artifact
+
+DIGITS = 7
+"""Of calibrated numbers in text: as many as float32 holds."""
 
 
 @verb
@@ -29,7 +33,7 @@ def apply(
 
     Parameters
     ----------
-    file : Predictions; labels are kept where there are any.
+    file : Predictions; labels are kept where there are any, and may be missing.
     output : File to write; its suffix says the format.
     probabilities : Write probabilities, whatever FILE holds.
     logits : Write logits, whatever FILE holds.
@@ -38,14 +42,16 @@ def apply(
         raise InputError("--probabilities and --logits exclude each other: give one of them")
     found = read_artifact(artifact)
     calibrator = found.calibrator
+    digits = DIGITS if suffix_of(Path(output)) in TEXT else 0
     kind = "probabilities" if probabilities else "logits" if logits else None
     with progress_bar(as_json):
-        how = {**said, "by": groups, "guard": False}
+        # every row is calibrated, also one that --ignore-index would leave out
+        how = {**said, "by": groups, "guard": False, "ignore_index": None}
         try:
             opened = open_parts(file, **how)
         except InputError:
-            # one part without labels opens this way, and everything else that is wrong is said this way
-            opened = {"": open_predictions(file, require_labels=False, **how)}
+            # labels that are not there or that cannot be read are not needed
+            opened = open_parts(file, require_labels=None, **how)
         given, calibrated = {}, {}
         for name, part in opened.items():
             one = part
@@ -55,7 +61,7 @@ def apply(
                 one = as_predictions(part, task="binary")
             # the columns in the artifact's order
             given[name] = one if found.schema is None else one.aligned(found.schema, "the artifact")
-            calibrated[name] = calibrate_predictions(calibrator, given[name], kind or part.kind)
+            calibrated[name] = calibrate_predictions(calibrator, given[name], kind or part.kind, digits)
         only, written = given.get(""), []
         if only is not None and only.task == opened[""].task:
             written = rewrite(only, calibrated[""], Path(file), Path(output))

@@ -66,6 +66,7 @@ def assemble(fields: Mapping[str, Field], name: str, split: str, wanted: Wanted)
     labels = file.find(wanted.labels, "labels", [CORRECT] if task == "pairs" else ())
     if labels is None and task != "pairs":
         labels = _label_key(fields, split)
+    labels = None if wanted.require_labels is None else labels
     shares = file.find(None, "", [LABEL_SHARES] if labels is None else ())
     if labels is None and shares is None and wanted.require_labels:
         missing = correct if task == "pairs" else f"{prefix}labels"

@@ -52,7 +52,7 @@ def open_predictions(
     cluster: Any = None,
     class_names: Sequence[str] | None = None,
     ignore_index: int | None = None,
-    require_labels: bool = True,
+    require_labels: bool | None = True,
     skip_bad_parts: bool = False,
     engine: Any = "local",
     guard: bool = True,
@@ -82,8 +82,8 @@ def open_predictions(
         Used in place of those in the file.
     ignore_index : int, optional
         Rows with this label are left out (−100 in Hugging Face and torch).
-    require_labels : bool
-        False accepts a file without labels.
+    require_labels : bool or None
+        False accepts a file without labels; None does not read them.
     skip_bad_parts : bool
         Of a folder or pattern, leave out parts that cannot be read and list them in `Predictions.skipped`; every value
         is read once to find them.

@@ -31,6 +31,8 @@ from calibrant.core.schema import FLAT, Schema, check_kind, resolve_task
 from calibrant.core.softmax import log_odds, log_stored, sigmoid, softmax
 from calibrant.data.source import (
     CHUNK_BYTES,
+    LABELS,
+    OTHER_LABELS,
     ArrayField,
     ArraySource,
     DifferenceSource,
@@ -46,7 +48,7 @@ from calibrant.data.tables import frame_columns
 MEMORY_SHARE = 0.25
 """Of the spare memory: files that need more are mapped, smaller ones are read."""
 
-OF_THE_WHOLE = ("skipped", "notes", "score_columns", "extras", "local_clusters", "spread")
+OF_THE_WHOLE = ("skipped", "notes", "score_columns", "extras", "local_clusters", "spread", "dense")
 """What is known of a whole file, and not of some of its rows or of several files."""
 
 
@@ -94,6 +96,8 @@ class Predictions:
         What a reader had to decide, such as the value of a missing option.
     local_clusters : bool
         Do the clusters only count the images of this file?
+    dense : tuple of (tuple of int, int), optional
+        Of dense scores whose places are all rows: the shape of the places, and the axis of the classes.
     spread : bool
         Are these rows made from label shares, which are fractions of rows by design?
 
@@ -122,6 +126,7 @@ class Predictions:
     extras: Mapping[str, Field] = MappingProxyType({})
     notes: tuple[str, ...] = ()
     local_clusters: bool = False
+    dense: tuple[tuple[int, ...], int] | None = None
     spread: bool = False
     score_columns: tuple[str, ...] = ()
     _labels: Array | None
@@ -316,6 +321,8 @@ class Predictions:
             class_names=None if self.class_names is None else tuple(self.class_names[place] for place in order),
             label_shares=None if self.label_shares is None else self.label_shares[:, order],
             score_columns=tuple(self.score_columns[place] for place in order) if len(self.score_columns) > 1 else (),
+            # labels that were not read may be numbers of columns that lie elsewhere now
+            extras={name: field for name, field in self.extras.items() if name not in (*LABELS, *OTHER_LABELS)},
             _labels=labels,
         )
 
@@ -446,10 +453,9 @@ def join(  # noqa: PLR0917
     prefix, field = f"{name}: " if name else "", words["scores"]
     called, names = prefix + field, {word: prefix + words.get(word, word) for word in columns}
     own = {word: as_array(column, names[word]) for word, column in columns.items() if column is not None}
-    dense = len(scores.shape) > 2
-    local = dense and "clusters" not in own
-    if dense:
-        scores, own, groups = _flattened(scores.read(), own, groups, called)
+    local, dense = len(scores.shape) > 2 and "clusters" not in own, None
+    if len(scores.shape) > 2:
+        scores, own, groups, dense = _flattened(scores.read(), own, groups, called)
     labels = own.get("labels")
     told, label_shape = task, None if labels is None else labels.shape
     task = resolve_task(task, scores.shape, label_shape, called)
@@ -469,7 +475,7 @@ def join(  # noqa: PLR0917
         kept = np.flatnonzero(labels != ignore_index)
         if not len(kept):
             raise InputError(f"{names['labels']} is {ignore_index} in all {n_rows} rows: nothing is left to read")
-        source = TakenSource(source, kept)
+        source, dense = TakenSource(source, kept), None
         own, groups = ({word: column[kept] for word, column in some.items()} for some in (own, groups))
     in_memory = isinstance(scores, ArrayField)
     if in_memory:
@@ -486,7 +492,7 @@ def join(  # noqa: PLR0917
         source, kind = DifferenceSource(source, kind), "logits"
     made = Predictions.from_source(source, kind, None, task=task, field=field, checked=in_memory, groups=groups)
     made = made.named(class_names)
-    made.local_clusters = local
+    made.local_clusters, made.dense = local, dense
     _add_columns(made, own, names)
     return made
 
@@ -525,27 +531,32 @@ def refuse_one_hot(labels: Array, scores: Array, kind: str, name: str, against: 
         )
 
 
-def _flattened(scores: Array, columns: Columns, groups: Columns, called: str) -> tuple[Field, Columns, Columns]:
-    """Dense outputs (N×K×H×W, or N×T×K of tokens) as rows, one cluster per image unless clusters are given."""
-    if "labels" not in columns:
-        raise InputError(f"{called} has shape {scores.shape}: labels must tell which axis holds the classes")
-    places = columns["labels"].shape
+def _flattened(
+    scores: Array, columns: Columns, groups: Columns, called: str
+) -> tuple[Field, Columns, Columns, tuple[tuple[int, ...], int]]:
+    """Dense outputs (N×K×H×W, or N×T×K of tokens) as rows, one cluster per image unless clusters are given.
+
+    Labels tell which axis holds the classes. Without them it is the last of three, and otherwise axis 1.
+    """
     shape, last = scores.shape, scores.ndim - 1
+    axis = last if last == 2 else 1
+    places = columns["labels"].shape if "labels" in columns else shape[:axis] + shape[axis + 1 :]
     fits = [axis for axis in {1, last} if shape[:axis] + shape[axis + 1 :] == places]
-    if len(fits) > 1:
+    if len(fits) > 1 and "labels" in columns:
         raise InputError(f"{called} has shape {shape} and labels {places}: the classes may be axis 1 or the last one")
     if not fits and shape != places:
         raise InputError(
             f"{called} has shape {shape}, but labels {places}: give labels of the shape without the classes"
         )
-    rows = np.moveaxis(scores, fits[0], -1).reshape(-1, shape[fits[0]]) if fits else scores.reshape(-1)
+    axis = fits[0] if len(fits) == 1 else axis
+    rows = np.moveaxis(scores, axis, -1).reshape(-1, shape[axis]) if fits else scores.reshape(-1)
 
     def flat(column: Array) -> Array:
         """One entry per place of a column that has one per place or one per image."""
         return column.reshape(-1) if column.shape == places else np.repeat(column, math.prod(places[1:]), axis=0)
 
     spread = {word: flat(column) for word, column in {"clusters": np.arange(places[0]), **columns}.items()}
-    return ArrayField(rows), spread, {word: flat(column) for word, column in groups.items()}
+    return ArrayField(rows), spread, {word: flat(column) for word, column in groups.items()}, (places, axis)
 
 
 def fits_in_memory(nbytes: int) -> bool:

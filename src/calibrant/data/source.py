@@ -102,7 +102,8 @@ class Wanted:
     by: Any = ()
     cluster: Any = None
     class_names: Sequence[str] | None = None
-    require_labels: bool = True
+    require_labels: bool | None = True
+    """False where there may be none; None where they are not read."""
     ignore_index: int | None = None
     guard: int = 2
     """Rows from which on logits that look like probabilities are an error; 0 where they are only transformed."""

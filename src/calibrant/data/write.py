@@ -95,7 +95,8 @@ def columns_of(predictions: Predictions) -> dict[str, Array]:
         "clusters": predictions.clusters,
     }
     found = {name: column for name, column in own.items() if column is not None}
-    others = {**predictions.groups, **{name: field.read() for name, field in predictions.extras.items()}}
+    own_rows = {name: field.read() for name, field in predictions.extras.items() if field.shape[0] == predictions.n}
+    others = {**predictions.groups, **own_rows}
     taken = {predictions.kind, *found}
     return found | {name: column for name, column in others.items() if name not in taken and column.dtype.kind != "O"}
 
@@ -130,7 +131,16 @@ def _stored(parts: Mapping[str, Predictions], *, names: bool = True) -> dict[str
         if names and predictions.class_names is not None:
             columns[CLASS_NAMES] = np.array(predictions.class_names)
         shape = (predictions.n,) if predictions.flat else predictions.source.shape
-        scores = _Stored(shape, predictions.dtype, (chunk.values for chunk in predictions.chunks()))
+        blocks: Iterable[Array] = (chunk.values for chunk in predictions.chunks())
+        if predictions.dense is not None:  # in the shape in which they came
+            places, axis = predictions.dense
+            whole = predictions.values.reshape(*places, *shape[1:])
+            whole = np.moveaxis(whole, -1, axis) if shape[1:] else whole
+            blocks, shape = [whole], whole.shape
+            rows = {name: array for name, array in columns.items() if array.shape[0] == predictions.n}
+            columns |= {name: array.reshape(places) for name, array in rows.items()}
+            columns |= {name: field.read() for name, field in predictions.extras.items()}
+        scores = _Stored(shape, predictions.dtype, blocks)
         prefix = f"{split}_" if split else ""
         found[prefix + score_word(predictions)] = scores
         found |= {prefix + name: _Stored(array.shape, array.dtype, [array]) for name, array in columns.items()}
@@ -220,7 +230,7 @@ def arrow_array(array: Array) -> Any:
 
 
 def _write_csv(parts: dict[str, Predictions], path: Path) -> None:
-    """Enough digits to read back the same numbers."""
+    """The fewest digits that read back as the same numbers."""
     (predictions,) = parts.values()
     names = predictions.class_names or range(predictions.n_classes)
     one = score_word(predictions, one=True)
@@ -234,9 +244,7 @@ def _write_csv(parts: dict[str, Predictions], path: Path) -> None:
 
 def shown_rows(chunk: Predictions) -> Iterator[list[str]]:
     """The scores of each row as text."""
-    digits = 9 if chunk.dtype == np.float32 else 17
-    for row in chunk.values.reshape(chunk.n, -1).astype(np.float64).tolist():
-        yield [f"{value:.{digits}g}" for value in row]
+    yield from chunk.values.reshape(chunk.n, -1).astype(str).tolist()
 
 
 def _wide(columns: Mapping[str, Array], names: Sequence[Any]) -> dict[str, Array]:
@@ -271,7 +279,8 @@ def _write_jsonl(parts: dict[str, Predictions], path: Path) -> None:
     label = {"pairs": CORRECT, "multilabel": "labels"}.get(predictions.task, "label")
     with path.open("w", encoding="utf-8") as file:
         for chunk in predictions.chunks():
-            columns = {key: chunk.values.astype(np.float64), label: chunk._labels, "weight": chunk.weights}
+            # through text: the float64 of a float32 would show digits that it never had
+            columns = {key: chunk.values.astype(str).astype(np.float64), label: chunk._labels, "weight": chunk.weights}
             found = {name: column.tolist() for name, column in columns.items() if column is not None}
             if chunk.task == "pairs" and label in found:
                 found[label] = list(map(bool, found[label]))
@@ -343,7 +352,7 @@ def _rewrite_parquet(calibrated: Predictions, source: Path, temporary: Path, ren
 
 
 def _rewrite_jsonl(calibrated: Predictions, source: Path, temporary: Path, renamed: dict[str, str]) -> None:
-    scores = (row for chunk in calibrated.chunks() for row in chunk.values.reshape(chunk.n, -1).tolist())
+    scores = (list(map(float, row)) for chunk in calibrated.chunks() for row in shown_rows(chunk))
     key, keys = next(iter(renamed)), calibrated.schema.keys
     with temporary.open("w", encoding="utf-8") as file:
         for row, value in zip(records(source)[0], scores, strict=True):
@@ -353,9 +362,10 @@ def _rewrite_jsonl(calibrated: Predictions, source: Path, temporary: Path, renam
             elif isinstance(row.get(key), dict):  # each row has an order of its own
                 named = dict(zip(keys, value, strict=True))
                 own = {word: named[class_key(word)] for word in row[key]}
-                # what options that the row does not have got in place of zero belongs to the others
-                total = sum(own.values()) if calibrated.kind == "probabilities" and len(own) < len(keys) else 1.0
-                changed[renamed[key]] = {word: share / total for word, share in own.items()}
+                if calibrated.kind == "probabilities" and len(own) < len(keys):
+                    # what options that the row does not have got in place of zero belongs to the others
+                    own = {word: float(f"{share / sum(own.values()):.7g}") for word, share in own.items()}
+                changed[renamed[key]] = own
             elif key in row:
                 changed[renamed[key]] = value[0] if calibrated.flat else value
             else:  # log-probabilities of options
@@ -373,6 +383,9 @@ WRITERS: dict[str, Callable[[dict[str, Predictions], Path], Any]] = {
     **dict.fromkeys((".jsonl", ".ndjson"), _write_jsonl),
 }
 """Suffix to the function that writes parts to a path. Formats that can run code in other readers are never written."""
+
+TEXT = tuple(suffix for suffix, work in WRITERS.items() if work in (_write_csv, _write_jsonl))
+"""Formats in which people read the numbers."""
 
 REWRITERS: dict[Any, Callable[..., None]] = {
     _write_csv: _rewrite_text,

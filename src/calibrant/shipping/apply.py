@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from calibrant.calibrators.prepare import check_over_logits
 from calibrant.core.arrays import Array
 from calibrant.core.schema import Schema
@@ -17,9 +19,9 @@ from calibrant.shipping.artifact import kind_of
 class CalibratedSource(ViewSource):
     """The calibrated logits (or probabilities) of predictions, computed block by block when read."""
 
-    def __init__(self, calibrator: Any, predictions: Predictions, kind: str) -> None:
+    def __init__(self, calibrator: Any, predictions: Predictions, kind: str, digits: int = 0) -> None:
         super().__init__(predictions.source)
-        self._calibrator, self._predictions, self._kind = calibrator, predictions, kind
+        self._calibrator, self._predictions, self._kind, self._digits = calibrator, predictions, kind, digits
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
         """Calibrated blocks of the predictions behind."""
@@ -32,6 +34,8 @@ class CalibratedSource(ViewSource):
             found = work(logits, groups=self._calibrator.groups_in(part)) if grouped else work(logits)
             if part.flat:
                 found = found.reshape(part.n, -1)[:, -1:]  # the positive class
+            if self._digits:
+                found = rounded(found, self._digits, self._kind)
             yield found.astype(self.dtype, copy=False)
 
     def pieces(self) -> list[Source]:
@@ -45,11 +49,26 @@ class CalibratedSource(ViewSource):
                 Predictions.from_source(piece, behind.kind, None, task=behind.task, groups=groups, field=behind.field)
             )
             first = own.stop
-        return [CalibratedSource(self._calibrator, piece, self._kind) for piece in pieces]
+        return [CalibratedSource(self._calibrator, piece, self._kind, self._digits) for piece in pieces]
 
 
-def calibrate_predictions(calibrator: Any, predictions: Predictions, kind: str = "logits") -> Predictions:
-    """Predictions whose values are calibrated when they are read; labels, weights and names stay.
+def rounded(values: Array, digits: int, kind: str) -> Array:
+    """Values with so many digits; of a probability close to 1, with so many digits of its distance to 1.
+
+    >>> rounded(np.array([0.123456789, 0.99999987654321]), 3, "probabilities").tolist()
+    [0.123, 0.999999877]
+    """
+    beyond = np.zeros(values.shape)
+    if kind == "probabilities":
+        beyond = -np.log10(np.clip(1 - values, 1e-16, 1.0))
+    found = [float(f"{value:.{digits + int(more)}g}") for value, more in zip(values.flat, beyond.flat, strict=True)]
+    return np.array(found).reshape(values.shape)
+
+
+def calibrate_predictions(
+    calibrator: Any, predictions: Predictions, kind: str = "logits", digits: int = 0
+) -> Predictions:
+    """Predictions whose values are calibrated when they are read, to so many digits; labels, weights and names stay.
 
     Examples
     --------
@@ -61,5 +80,5 @@ def calibrate_predictions(calibrator: Any, predictions: Predictions, kind: str =
     check_over_logits(calibrator)
     fitted = Schema(calibrator.task_, kind_of(calibrator), len(calibrator.classes_))
     fitted.align(predictions.schema, "the calibrator", predictions.name or "these predictions")
-    source = CalibratedSource(calibrator, predictions, kind)
+    source = CalibratedSource(calibrator, predictions, kind, digits)
     return predictions.like(source=source, kind=kind, field=f"calibrated {kind}", _checked=False)
