@@ -171,6 +171,7 @@ def papers(page: Path) -> str:
     lines = ["| paper | methods | study |", "| --- | --- | --- |"]
     for folder, (title, methods) in PAPERS.items():
         links = ", ".join(f"[`{name}`]({section_of(name)})" for name in methods.split())
+        links += ", [losses](training.md)" * (folder == "soft_objectives")
         report = os.path.relpath(ROOT / "papers" / folder / "README.md", page.parent)
         lines.append(f"| {title} | {links} | [report]({report}) |")
     return "\n".join(lines)

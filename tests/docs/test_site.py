@@ -88,6 +88,11 @@ def test_every_formula_is_good_tex_and_names_stay_on_one_line(site: Path) -> Non
         assert len(heights) > 30
         assert set(heights) == {1}, "a method's name is broken over lines"
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than a phone"
+        for scheme in ("light", "dark"):
+            page = browser.new_page(color_scheme=scheme)
+            page.goto((site / "index.html").as_uri())
+            shown = [one.get_attribute("src") for one in page.locator(".hero img").all() if one.is_visible()]
+            assert [scheme in (src or "") for src in shown] == [True], f"the front page in {scheme} shows {shown}"
         browser.close()
 
 

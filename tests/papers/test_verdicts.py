@@ -87,3 +87,16 @@ def test_the_words_of_the_papers_lead_to_a_function(word):
     lines = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8").splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("| ")]
     assert any(word in row[0] and len(row) == 2 and "](" in row[1] and "`" in row[1] for row in rows)
+
+
+def test_the_page_of_papers_leads_to_the_losses_and_a_table_of_each_paper():
+    page = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    row = next(line for line in page.splitlines() if line.startswith("| Karandikar"))
+    assert "(training.md)" in row
+    section = page.partition("## A table of each paper in fifteen lines")[2].partition("\n## ")[0]
+    tables = section.split("\n### ")[1:]
+    assert len(tables) == len(FILES)
+    for table in tables:
+        code = table.partition("```python\n")[2].partition("```")[0].splitlines()
+        lines = [line for line in code if line.strip() and not line.startswith(("import ", "from "))]
+        assert 0 < len(lines) <= 15, table.splitlines()[0]
