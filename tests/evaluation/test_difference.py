@@ -115,8 +115,8 @@ def test_measurements_too():
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ({"task": "binary", "metrics": {}}, {"task": "pairs", "metrics": {}}, "is a binary task, but .* a pairs task"),
-        ({"n_classes": 3, "rows": []}, {"n_classes": 4, "rows": []}, "has 3 classes, but .* has 4 classes"),
+        ({"task": "binary", "metrics": {}}, {"task": "pairs", "metrics": {}}, "is a binary task, but .* is pairs"),
+        ({"n_classes": 3, "rows": []}, {"n_classes": 4, "rows": []}, "has 3 classes, but .* has 4: give"),
         (
             {"rows": [{"method": "ts", "metrics": {"nll": {"value": 1}}}], "best": "ts"},
             {"rows": [{"method": "vs", "metrics": {"nll": {"value": 1}}}], "best": "vs"},
@@ -139,3 +139,24 @@ def test_files_of_another_kind_are_one_line(tmp_path, text, words):
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(cal.InputError, match=words):
         cal.diff(path, path)
+
+
+def test_results_of_other_classes_are_refused():
+    """The same names in another order are the same problem; other names, or another positive class, are not."""
+    named = {
+        names: cal.measure(
+            cal.Predictions.from_arrays(logits=logits, labels=labels, class_names=tuple(names)),
+            resamples=20,
+            decompose=False,
+        ).to_dict()
+        for names, (logits, labels) in zip(("abc", "cab", "abd"), (halves(0, 2.0)[1],) * 3, strict=True)
+    }
+    assert named["abc"]["class_names"] == ["a", "b", "c"]
+    assert cal.diff(named["abc"], named["cab"]).notes == ()
+    with pytest.raises(cal.InputError, match="has the classes a, b, c, but the new result has a, b, d"):
+        cal.diff(named["abc"], named["abd"])
+    unnamed = {**named["abd"], "class_names": None}
+    assert any("known on one side only" in note for note in cal.diff(named["abc"], unnamed).notes)
+    risk = {"task": "binary", "n_classes": 2, "metrics": named["abc"]["metrics"]}
+    with pytest.raises(cal.InputError, match=r"positive class 'ill', but .* 'well'"):
+        cal.diff({**risk, "class_names": ["well", "ill"]}, {**risk, "class_names": ["ill", "well"]})

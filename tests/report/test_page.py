@@ -351,7 +351,7 @@ def test_clinical_intervals_and_the_band_know_clusters() -> None:
         widths = {}
         for name, cluster in (("rows", None), ("patients", patient)):
             made = compare(given, given, ["none"], resamples=200, cluster=cluster)
-            found = page_data.clinical_figures(made, made.row("none").columns)["observed_expected"]
+            found = page_data.clinical_figures(made, made.row("none").columns)[0]["observed_expected"]
             excluded[name] += not found.low <= 1 <= found.high
             widths[name] = found.high - found.low
         assert widths["patients"] > 2 * widths["rows"]
@@ -359,7 +359,7 @@ def test_clinical_intervals_and_the_band_know_clusters() -> None:
     assert excluded["patients"] <= 4
     assert (
         "no more than chance explains"
-        in page_data.clinical_table(made).texts["In words, after"]["Observed : expected events"]
+        in page_data.clinical_table(made)[0].texts["In words, after"]["Observed : expected events"]
     )
     plain, clustered = (flexible_calibration(p, labels, clusters=one) for one in (None, patient))
     np.testing.assert_array_equal(plain.observed, clustered.observed)
@@ -380,7 +380,8 @@ def test_the_band_by_rows_is_that_of_clusters_of_one() -> None:
 
 def test_clinical_words_say_which_way_risks_are_wrong() -> None:
     table = compared("binary")
-    before = page_data.clinical_figures(table, table.row("none").columns)
+    before, told = page_data.clinical_figures(table, table.row("none").columns)
+    assert not told
     # the logits were doubled: the slope that mends them is one half
     assert before["calibration_slope"].low < 0.5 < before["calibration_slope"].high
     words = page_data.clinical_words
@@ -388,6 +389,14 @@ def test_clinical_words_say_which_way_risks_are_wrong() -> None:
     assert "underestimated" in words("observed_expected", Estimate(1.3, 1.1, 1.5))
     assert "chance explains" in words("observed_expected", Estimate(1.1, 0.9, 1.3))
     assert "too low on average" in words("calibration_intercept", Estimate(0.4, 0.2, 0.6))
+
+
+def test_the_page_says_that_a_slope_has_no_finite_estimate() -> None:
+    """As `measure` does: a threshold separates the classes, so that the slope in the table is held by a weak pull."""
+    p = np.linspace(0.05, 0.95, 400)
+    rows = Predictions(probabilities=p, labels=(p > 0.5).astype(np.int64))
+    page = render(compare(rows, rows, ["none"], resamples=50))
+    assert "<code>none</code> calibration_slope: a threshold separates the classes" in page
 
 
 def test_pages_of_other_tasks_have_no_decisions() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from calibrant.core.errors import InputError
+from calibrant.core.schema import Schema
 from calibrant.evaluation import rendering
 from calibrant.evaluation.consistency import SIGNIFICANCE
 from calibrant.evaluation.table import NAN, Cell, Estimate, PlainData, Row, Table
@@ -245,19 +246,21 @@ def _headline(one: Change) -> str:
 
 def _notes(names: Sequence[str], old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     """What a reader of the figures should know; results of different problems are refused."""
-    for field, words in (
-        ("task", "is a {} task"), ("n_classes", "has {} classes"),
-        ("n_bins", "bins of the calibration errors"), ("criterion", "deciding metric"),
-    ):  # fmt: skip
+    schemas = []
+    for one, other in ((old, new), (new, old)):
+        known = {**other, **one}  # what a result does not say is taken from the other one
+        own = one.get("class_names")
+        classes = known.get("n_classes", 2), None if own is None else tuple(own)
+        schemas.append(Schema(known.get("task", "multiclass"), "", *classes))
+    first, second = schemas
+    if first.task != second.task:  # figures of pairs and of a positive class differ, though both have one score
+        raise InputError(f"{names[0]} is a {first.task} task, but {names[1]} is {second.task}: give the same problem")
+    if note := first.align(second, *names).note:
+        yield note
+    for field, words in (("n_bins", "bins of the calibration errors"), ("criterion", "deciding metric")):
         before, after = old.get(field), new.get(field)
-        if None in (before, after) or before == after:
-            continue
-        if "{}" in words:
-            raise InputError(
-                f"{names[0]} {words.format(before)}, but {names[1]} {words.format(after)}: "
-                "only results of the same problem can be compared"
-            )
-        yield f"{words} differ: {before} and {after}"
+        if None not in (before, after) and before != after:
+            yield f"{words} differ: {before} and {after}"
     if old.get("test_fingerprint") is not None and old["test_fingerprint"] == new.get("test_fingerprint"):
         yield "both were measured on the same labels: the noise of a change is at most what is stated"
 

@@ -111,8 +111,8 @@ class Measurement(PlainData):
     weighed: str = ""
 
     json_fields: ClassVar[tuple[str, ...]] = (
-        "n", "n_classes", "verdict", "metrics", "n_bins", "resamples", "seed", "left_out", "task", "about", "warnings",
-        "weighed",
+        "n", "n_classes", "class_names", "verdict", "metrics", "n_bins", "resamples", "seed", "left_out", "task",
+        "about", "warnings", "weighed",
     )  # fmt: skip
 
     def __repr__(self) -> str:

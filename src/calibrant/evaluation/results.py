@@ -232,8 +232,8 @@ class Comparison(PlainData):
         return [row.method for row in sorted(done, key=lambda row: sign(metric) * row.metrics[metric].value)]
 
     json_fields: ClassVar[tuple[str, ...]] = (
-        "rows", "best", "second", "recommended", "criterion", "verdict", "n_val", "n_test", "n_classes", "n_bins",
-        "resamples", "seed", "noise_floor", "task", "about", "test_fingerprint", "warnings", "weighed",
+        "rows", "best", "second", "recommended", "criterion", "verdict", "n_val", "n_test", "n_classes", "class_names",
+        "n_bins", "resamples", "seed", "noise_floor", "task", "about", "test_fingerprint", "warnings", "weighed",
     )  # fmt: skip
 
     @property

@@ -406,26 +406,30 @@ def label_table(comparison: Comparison) -> Table | None:
     return _before_and_after("Label", best, LABEL_FIGURES, lines)
 
 
-def clinical_figures(comparison: Comparison, columns: RowColumns) -> Mapping[str, Estimate]:
-    """Slope, intercept, O:E and the rest with bootstrap intervals over rows, or over clusters of them."""
+def clinical_figures(comparison: Comparison, columns: RowColumns) -> tuple[Mapping[str, Estimate], Iterable[str]]:
+    """Slope, intercept, O:E and the rest with bootstrap intervals over rows, or over clusters of them; warnings."""
     resamples = draw(len(columns.nll), comparison.resamples, comparison.seed, comparison.clusters)
     of_logits = not zero_notes(columns.nll)  # what a zero costs says nothing about its log-odds
     scores = column_rows(columns, resamples, comparison.weights, task="binary", of_logits=of_logits)
     chosen = [one for one in METRICS.values() if one.figures and one.about == "score"]
-    with said():
-        return estimated(chosen, scores, resamples, n_bins=15)[0]
+    with said() as told:
+        found, *_ = estimated(chosen, scores, resamples, n_bins=15)
+    return found, told
 
 
-def clinical_table(comparison: Comparison) -> Table:
-    """Each figure before and after the best method, and what it says in words."""
+def clinical_table(comparison: Comparison) -> tuple[Table, list[tuple[str, str]]]:
+    """Each figure before and after the best method, what it says in words, and what the methods' fits warn of."""
     done, best = finished(comparison), comparison.recommended or ""
-    old, new = (clinical_figures(comparison, done[name]) for name in (baseline(comparison), best))
+    both = {name: clinical_figures(comparison, done[name]) for name in (baseline(comparison), best)}
+    warnings = [(name, text) for name, (_, told) in both.items() for text in told]
+    old, new = both[baseline(comparison)][0], both[best][0]
     rows, words = [], {}
     for name, (label, ideal, *_) in CLINICAL.items():
         rows.append(Row(label, {"old": Cell(name, old[name]), "new": Cell(name, new[name])}))
         words[label] = ("" if ideal is None else f"Ideal {ideal:g}. ") + clinical_words(name, new[name])
     columns, texts = {"old": "Before", "new": f"After `{best}`"}, {"In words, after": words}
-    return Table("Figure", columns, tuple(rows), "Calibration in clinical terms, before and after", texts)
+    table = Table("Figure", columns, tuple(rows), "Calibration in clinical terms, before and after", texts)
+    return table, warnings
 
 
 Words = tuple[str, str, str]
