@@ -154,7 +154,7 @@ def test_it_is_a_calibrator():
         ({"target_prior": "equal"}, "target_prior must be 'uniform'"),
         ({"target_prior": [0.5, 0.5]}, "one frequency for each of"),
         ({"cv": 1}, "cv must be a whole number of at least 2, or the fold of each row, got 1"),
-        ({"criterion": "eec"}, "^criterion 'eec' is no metric"),
+        ({"criterion": "eec"}, "^criterion 'eec' is not a metric"),
         ({"candidates": "ts"}, "must be a list"),
         ({"candidates": []}, "no candidates"),
         ({"candidates": ["tss"]}, "no method is called 'tss'"),

@@ -78,8 +78,8 @@ def test_help_has_whole_names_and_no_types(calibrant, verb):
 
 def test_view_says_what_a_map_can_mend(calibrant, file):
     words = " ".join(calibrant("measure", file).stdout.split())
-    assert "nats are miscalibration, which a map can mend; the rest is the model's (cross-validated: vs" in words
-    assert "which a map can mend" not in calibrant("measure", file, "--no-decompose").stdout
+    assert "nats are miscalibration, which a map can fix; the rest is the model's (cross-validated: vs" in words
+    assert "which a map can fix" not in calibrant("measure", file, "--no-decompose").stdout
 
 
 def test_json_validates(calibrant, file):

@@ -72,7 +72,7 @@ def test_one_file_with_parts_equals_two_files(run, folder):
         (("compare", "--models", "small.npz", "binary.npz"), "multiclass task, but binary is binary"),
         (("compare", "--models", "small-val.npz"), "needs the parts val and test"),
         (("compare", "--models", "small.npz", "small.npz"), "two models are called small"),
-        (("compare", "--models", "a=b,c,d"), "is no model"),
+        (("compare", "--models", "a=b,c,d"), "is not a model"),
         (("compare", "--models", "small.npz", "--shift", "x_1.npz", "--report", "r.html"), "about one model"),
         (("diff", "small.npz", "small.npz"), "not JSON"),
         (("diff", "absent.json", "absent.json"), "No such file"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +31,13 @@ def test_every_calibrator_is_a_name_of_the_package(name: str) -> None:
     if name in NEEDS_TORCH and not TORCH:
         pytest.skip("needs torch")
     assert getattr(calibrant, name).__name__ == name
+
+
+def test_the_reference_has_every_public_name() -> None:
+    pages = (Path(__file__).resolve().parents[2] / "docs" / "reference").glob("*.md")
+    entries = {line.rpartition(".")[2] for page in pages for line in page.read_text().splitlines() if "::: " in line}
+    names = {*calibrant.__all__, *class_names()} - {"__version__", *calibrant._SUBMODULES}
+    assert names <= entries, f"not in docs/reference: {sorted(names - entries)}"
 
 
 def test_what_is_not_shown_is_imported_all_the_same_and_dir_stays_as_it_is() -> None:

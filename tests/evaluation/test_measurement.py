@@ -154,7 +154,7 @@ def test_a_good_verdict_needs_classes_and_loss_to_agree(monkeypatch):
     # without the test of the classes the log loss still disagrees
     monkeypatch.setattr("calibrant.evaluation.measure.classwise_p_value", lambda *_: 1.0)
     found = measure(predictions, resamples=100)
-    assert found.verdict.startswith("miscalibrated: a map can mend 0.0")
+    assert found.verdict.startswith("miscalibrated: a map can fix 0.0")
     probabilities, labels = opposed(3000, 0.0)
     honest = measure(Predictions(probabilities=probabilities, labels=labels), resamples=100)
     assert honest.verdict == "indistinguishable from calibrated"

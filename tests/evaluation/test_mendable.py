@@ -1,4 +1,4 @@
-"""What `measure` says about the part of the log loss that a map can mend."""
+"""What `measure` says about the part of the log loss that a map can fix."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def test_too_sure_predictions_can_be_mended(task):
     assert loss.beyond_noise
     assert loss.score == pytest.approx(nll, rel=1e-6)
     assert loss.value == pytest.approx(loss.score - loss.refinement)
-    pattern = r"0\.\d+ ± 0\.\d+ of the \d\.\d+ nats are miscalibration, which a map can mend; the rest is the model's"
+    pattern = r"0\.\d+ ± 0\.\d+ of the \d\.\d+ nats are miscalibration, which a map can fix; the rest is the model's"
     assert re.match(pattern, found.mendable)
     assert loss.calibrator in found.mendable
     assert found.mendable in repr(found)
-    assert "are miscalibration, which a map can mend" in found._repr_html_()
+    assert "are miscalibration, which a map can fix" in found._repr_html_()
     assert found.to_dict()["calibration_loss"] == {**loss.to_dict(), "text": found.mendable}
 
 

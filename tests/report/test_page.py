@@ -502,9 +502,7 @@ def test_what_was_mended_is_said_where_it_is_beyond_noise(comparison: Comparison
         comparison, criterion="nll", rows=tuple(sure if row is before else row for row in comparison.rows)
     )
     loss, rest = before.metrics["nll"].value, best.metrics["nll"].value
-    words = (
-        f"{loss - rest:.3f} of the {loss:.3f} nats are miscalibration, which a map can mend; the rest is the model's"
-    )
+    words = f"{loss - rest:.3f} of the {loss:.3f} nats are miscalibration, which a map can fix; the rest is the model's"
     assert words in answers(changed)[1].detail
     unsure = replace(before, p_beats_best=0.2)
     changed = replace(changed, rows=tuple(unsure if row is sure else row for row in changed.rows))

@@ -289,7 +289,9 @@ class AutoCalibrator(
         name = known_name(self.criterion)
         function = getattr(metrics, name, None)
         if not callable(function) or isinstance(function, type):
-            raise InputError(f"criterion {self.criterion!r} is no metric: use nll, brier, ece or another metric's name")
+            raise InputError(
+                f"criterion {self.criterion!r} is not a metric: use nll, brier, ece or another name of one"
+            )
         return function
 
     def _row_weights(self, rows: Rows) -> Array | None:

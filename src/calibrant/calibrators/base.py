@@ -125,7 +125,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
         super().__init_subclass__()
         unknown = [name for name in facts if not isinstance(vars(Calibrator).get(name), Fact)]
         if unknown:
-            raise TypeError(f"{cls.__name__} declares {', '.join(unknown)}, which is no fact of a calibrator")
+            raise TypeError(f"{cls.__name__} declares {', '.join(unknown)}, which is not a fact of a calibrator")
         cls.facts = {**cls.facts, **facts}
 
     def fit(

@@ -91,7 +91,7 @@ def measure(
 
     Parameters
     ----------
-    decompose : How much of the loss a map can mend; by default where it is quick.
+    decompose : How much of the loss a map can fix; by default where it is quick.
     max_ece : Gate: exit 1 when it is above this fraction.
     max_classwise_ece : Gate: exit 1 when it is above this fraction.
     max_nll : Gate: exit 1 when the figure is above this.

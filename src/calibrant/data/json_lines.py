@@ -209,7 +209,7 @@ def _options(value: Any, called: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for token, logprob in pairs:
         if type(logprob) not in (int, float):
-            raise InputError(f"{called}: the log-probability of {token[:20]!r} is no number")
+            raise InputError(f"{called}: the log-probability of {token[:20]!r} is not a number")
         option = token.strip()
         found[option] = float(np.logaddexp(found.get(option, -np.inf), float(logprob)))
     return found

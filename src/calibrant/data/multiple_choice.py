@@ -51,7 +51,7 @@ def multiple_choice(
     wrong = np.flatnonzero(~(scores <= 0).all(axis=1))  # above 0, or not a number
     if len(wrong):
         raise InputError(
-            f"option_log_likelihoods of question {wrong[0]} are no logarithms of probabilities: {scores[wrong[0]]}"
+            f"option_log_likelihoods of question {wrong[0]} are not logarithms of probabilities: {scores[wrong[0]]}"
         )
     given = np.asarray(labels)
     if given.shape == (len(scores),) and given.dtype.kind in "iu":

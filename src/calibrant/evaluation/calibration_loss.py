@@ -59,7 +59,7 @@ class CalibrationLoss(PlainData):
     def __str__(self) -> str:
         return (
             f"{self.value:.4f} ± {self.standard_error:.4f} of the {self.score:.4f} {UNITS[self.metric]} are "
-            "miscalibration, which a map can mend; the rest is the model's"
+            "miscalibration, which a map can fix; the rest is the model's"
         )
 
     def sentence(self, n: int, log_loss: float) -> str:
@@ -74,7 +74,7 @@ class CalibrationLoss(PlainData):
         if not self.beyond_noise:
             return f"no miscalibration beyond noise ({error}) in the {whole} ({how})"
         return (
-            f"{self.value:.{digits}f} {error} of the {whole} are miscalibration, which a map can mend; the rest is the "
+            f"{self.value:.{digits}f} {error} of the {whole} are miscalibration, which a map can fix; the rest is the "
             f"model's ({how})"
         )
 

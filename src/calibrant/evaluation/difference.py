@@ -200,7 +200,7 @@ def _document(result: Any, word: str) -> tuple[str, dict[str, Any]]:
     except ValueError as error:
         raise InputError(f"{name} is not JSON ({error}): give the output of compare --json or a report") from error
     if not isinstance(document, dict) or not {"rows", "models", "metrics"} & set(document):
-        raise InputError(f"{name} is no result of compare or measure: it has no rows, models or metrics")
+        raise InputError(f"{name} is not a result of compare or measure: it has no rows, models or metrics")
     return name, document
 
 

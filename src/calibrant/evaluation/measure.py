@@ -86,7 +86,7 @@ class Measurement(PlainData):
     groups : the figures of every group, where `by` asked for them.
     task : what the numbers are; see `calibrant.core.schema`.
     labels : of a multilabel task, the figures of each label by itself.
-    calibration_loss : how much of the log loss a map can mend; None where it was not estimated.
+    calibration_loss : how much of the log loss a map can fix; None where it was not estimated.
     warnings : what a reader of the figures should know.
     weighed : words on the weights behind the number of rows; empty where there are none.
     """
@@ -161,7 +161,7 @@ class Measurement(PlainData):
 
     @property
     def mendable(self) -> str:
-        """One sentence about the part of the log loss that a map can mend; empty where it was not estimated."""
+        """One sentence about the part of the log loss that a map can fix; empty where it was not estimated."""
         loss = self.calibration_loss
         return "" if loss is None else loss.sentence(self.n, self.metrics["nll"].value)
 
@@ -224,7 +224,7 @@ def measure(
     n_bins, resamples, seed : int
         Bins of the calibration errors; bootstrap resamples behind the intervals, and their seed.
     decompose : bool, optional
-        Estimate how much of the log loss a map can mend (`calibration_loss`, with a quick map). By default this is
+        Estimate how much of the log loss a map can fix (`calibration_loss`, with a quick map). By default this is
         done for files of up to 64 MB and arrays; of many rows a random part is used.
     engine : "local", "dask", the address of a Dask scheduler, or an engine
         Where the pass over the rows runs.
@@ -304,7 +304,7 @@ def _agreed(words: str, loss: CalibrationLoss | None) -> str:
     """A verdict; none that says calibrated where a map takes more than chance off the log loss."""
     if words != CALIBRATED or loss is None or not loss.beyond_noise:
         return words
-    return f"miscalibrated: a map can mend {loss.value:.3f} of the {loss.score:.3f} nats, though bins show no gap"
+    return f"miscalibrated: a map can fix {loss.value:.3f} of the {loss.score:.3f} nats, though bins show no gap"
 
 
 def verdict(over: float, under: float, floor: NoiseFloor, task: str = "multiclass") -> str:

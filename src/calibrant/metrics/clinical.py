@@ -489,7 +489,7 @@ class ScoreDecomposition:
     figures=(
         # biased upwards by an amount that resampling does not show: no interval
         Figure(
-            "miscalibration", "miscalibration", "MSC", False, -1, "part of the log loss that a map can mend",
+            "miscalibration", "miscalibration", "MSC", False, -1, "part of the log loss that a map can fix",
             field="miscalibration",
         ),
         Figure(

@@ -94,7 +94,7 @@ def _choice(comparison: Comparison, before: MethodRow, best: MethodRow) -> Said:
     # which part of the log loss was miscalibration, where held-out rows show it beyond noise
     if _mends(comparison, before):
         loss, rest_loss = before.metrics["nll"].value, best.metrics["nll"].value
-        mendable = f"{loss - rest_loss:.3f} of the {loss:.3f} nats are miscalibration, which a map can mend"
+        mendable = f"{loss - rest_loss:.3f} of the {loss:.3f} nats are miscalibration, which a map can fix"
         detail += f". {mendable}; the rest is the model's"
     return f"{full_name(best.method, best.calibrator)} `{best.method}`", f"{detail}.", "good"
 

@@ -89,7 +89,7 @@ def model_files(given: str) -> tuple[str, str, str]:
     if not equals or Path(given).exists():
         name, parts = Path(given).stem, [given]
     if len(parts) > 2 or not all([name, *parts]):
-        raise InputError(f"{given!r} is no model: give FILE, NAME=FILE or NAME=VAL_FILE,TEST_FILE")
+        raise InputError(f"{given!r} is not a model: give FILE, NAME=FILE or NAME=VAL_FILE,TEST_FILE")
     val, test = parts if len(parts) == 2 else (f"{parts[0]}#val", f"{parts[0]}#test")
     return name, val, test
 

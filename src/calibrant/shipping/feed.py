@@ -200,7 +200,7 @@ def answer_of(record: Any, schema: Schema | None = None) -> tuple[float, bool]:
     ((0.5, True), (0.2, False))
     """
     if not isinstance(record, dict):
-        raise InputError(f"an answer is no object; it is {FORMATS}")
+        raise InputError(f"an answer is not a JSON object; it is {FORMATS}")
     if "confidence" in record:
         confidence, correct = record["confidence"], record.get("correct")
         if "prediction" in record and "label" in record:

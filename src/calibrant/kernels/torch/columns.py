@@ -72,7 +72,7 @@ def host_columns(values: Tensor, labels: Array, *, from_logits: bool, name: str)
     numbers, prediction, (correct, good) = (part.cpu().numpy() for part in found)
     n_bad = (~good).sum()
     if n_bad:
-        what = "NaN or infinite values" if from_logits else "values that are no probabilities"
+        what = "NaN or infinite values" if from_logits else "values that are not probabilities"
         raise InputError(f"{n_bad} of {len(values)} rows of {name} hold {what}")
     return RowColumns(numbers[0], prediction, correct, *numbers[1:])
 
