@@ -127,11 +127,11 @@ def kind_word(stem: str, words: Sequence[str] = KIND_WORDS) -> str | None:
 def array_field(path: Path) -> RawField:
     """The array of one `.npy` file, unread."""
     with path.open("rb") as file:
-        shape, fortran, dtype = _npy_header(file, str(path))
+        shape, fortran, dtype = npy_header(file, str(path))
         return RawField(path, file.tell(), shape, dtype, str(path), fortran)
 
 
-def _npy_header(file: IO[bytes], called: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def npy_header(file: IO[bytes], called: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Shape, order and dtype of an array in the npy format; leaves the file at the first byte of the data."""
     try:
         version = np.lib.format.read_magic(file)
@@ -179,7 +179,7 @@ class MemberField(Field):
             )
         check_expansion(member.file_size, member.compress_size, called)
         with archive.open(member) as stream:
-            self.shape, self.fortran, self.dtype = _npy_header(stream, called)
+            self.shape, self.fortran, self.dtype = npy_header(stream, called)
             self.begins = stream.tell()
         if self.nbytes != member.file_size - self.begins:
             raise InputError(

@@ -257,11 +257,6 @@ def read_header(content: bytes) -> Json:
     )
     odd = sorted(set(header) ^ {*FIELDS, "format", "calibrator"})
     _need(not odd, f"the header's keys are not those of format {FORMAT}: {odd[:4]}")
-    _check_header(header)
-    return header
-
-
-def _check_header(header: Json) -> None:
     for name, kind in FIELDS.items():
         fits = header[name] is None or type(header[name]) is kind
         _need(fits, f"{name} is {str(header[name])[:40]!r}, but must be a {kind.__name__}")
@@ -282,6 +277,7 @@ def _check_header(header: Json) -> None:
         numbers = (header[name] or {}).values()
         fits = all(type(value) in (int, float) and math.isfinite(value) for value in numbers)
         _need(fits, f"{name} must map names to finite numbers")
+    return header
 
 
 def _check_prefix(prefix: bytes, size: int) -> None:

@@ -1,7 +1,7 @@
 """Labelled answers as JSON objects into a monitor, from a log or over HTTP, and what is kept of it between runs.
 
-A log may be written, rotated, truncated and copied by others while it is followed. The state file holds plain values
-in JSON with a checksum, and the state before stays beside it.
+A log may be written, rotated, truncated and copied by others while it is followed. The state file holds two lines
+of JSON, a checksum and plain values, and the state before stays beside it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from calibrant.core.errors import InputError
 from calibrant.core.schema import Schema, identifier
 from calibrant.shipping.monitor import BAD_VALUES, OTHER, GroupMonitor, Monitor, Names, Stateful, stated
 
-STATE_FORMAT = 4
+STATE = '{"monitor_state": 5'
+"""How the state of a monitor begins; the number is that of the format."""
 FORMATS = '{"confidence": 0.9, "correct": true}, {"probabilities": […], "label": 3} or {"logits": […], "label": 3}'
 SEEN_IDS = 100_000
 MAX_PROMETHEUS_GROUPS = 50
@@ -54,28 +55,23 @@ class DamagedStateError(InputError):
 
 
 def dump_state(content: Any) -> str:
-    """Plain values as JSON with a checksum."""
-    return json.dumps({"monitor_state": STATE_FORMAT, "checksum": _checksum(content), "content": content})
+    """Plain values as JSON below a line with a checksum."""
+    body = json.dumps(content)
+    return f"{_first_line(body)}\n{body}"
 
 
 def parse_state(text: str) -> Any:
     """The content that `dump_state` wrote; DamagedStateError where it was cut off or altered, else InputError."""
-    try:
-        document = json.loads(text)
-        found, checksum, content = document["monitor_state"], document["checksum"], document["content"]
-    except BAD_VALUES as error:
-        if not text.strip("\0 \n") or text.startswith('{"monitor_state"'):
-            raise DamagedStateError("the state is damaged (cut off or altered)") from error
-        raise InputError(f"this is not the state of a monitor ({type(error).__name__})") from error
-    if found != STATE_FORMAT:
-        raise InputError(f"the state of a monitor has format {found!r}, but this calibrant reads {STATE_FORMAT}")
-    if checksum != _checksum(content):
-        raise DamagedStateError("the state is damaged (altered)")
-    return content
+    first, _, body = text.partition("\n")
+    if first == _first_line(body):
+        return json.loads(body)
+    if not text.strip("\0 \n") or text.startswith(STATE):
+        raise DamagedStateError("the state is damaged (cut off or altered)")
+    raise InputError("this is not the state of a monitor that this calibrant reads")
 
 
-def _checksum(content: Any) -> str:
-    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=16).hexdigest()
+def _first_line(body: str) -> str:
+    return f'{STATE}, "checksum": "{hashlib.blake2b(body.encode(), digest_size=16).hexdigest()}"}}'
 
 
 class Feed(Stateful):
@@ -91,7 +87,7 @@ class Feed(Stateful):
     settings : further parameters of `Monitor`.
     """
 
-    STATE = ("n_duplicates", "seen", "monitor")
+    STATE: tuple[str, ...] = ("n_duplicates", "seen", "monitor")
     id_is_optional = False
     """Whether answers without the field `id` are taken."""
     schema: Schema | None = None
@@ -298,12 +294,12 @@ class FeedbackDesk(Feed):
         """The feed's, and the artifact that it is about."""
         with self._lock:
             self._unsaved = False
-            return {"feed": super().state(), "artifact": self.artifact}
+            return {**super().state(), "artifact": self.artifact}
 
     def restore(self, state: Any) -> None:
         """Go on, unless the state is about another artifact."""
         if state["artifact"] == self.artifact:
-            super().restore(state["feed"])
+            super().restore(state)
 
     def save(self) -> None:
         """Write the state, if there is a file for it and something new."""
@@ -338,8 +334,6 @@ class Place:
 
     def fits(self, file: BinaryIO) -> bool:
         """Whether this is the file that was read up to `offset`, or a copy of it that goes at least as far."""
-        if os.stat(file.fileno()).st_size < self.offset:
-            return False
         return _samples(file, self.offset) == (self.head, self.tail)
 
     def reach(self, file: BinaryIO, offset: int) -> None:
@@ -371,14 +365,16 @@ class LogFile:
         check_source(self.path)
         with open(self.path, "rb") as file:
             about = os.stat(file.fileno())
-            # offset 0 fits every file: an emptied log may be new, or an old one on its way back
-            if self.places and not (self.places[0].offset and self.places[0].fits(file)):
+            current = self._current(file, about.st_size)
+            whole = about.st_size >= current.offset
+            if self.places and not (whole and current is self.places[0]):
                 if about.st_ino != self.places[0].inode:
                     yield from self._renamed()
-                self._change(file, about.st_size)
-            self.places = self.places or [Place()]
-            if about.st_size >= self.places[0].offset:
-                yield from self._read(file, self.places[0])
+                self.skipping = False
+            others = (place for place in self.places if place.offset and place is not current)
+            self.places = [current, *others][:MAX_PLACES]
+            if whole:
+                yield from self._read(file, current)
 
     def _read(self, file: BinaryIO, place: Place) -> Iterator[Lines]:
         offset = place.offset
@@ -410,20 +406,21 @@ class LogFile:
                         yield from self._read(file, place)
                 return
 
-    def _change(self, file: BinaryIO, size: int) -> None:
-        """Find where another file of the same name was left, or start at its beginning."""
+    def _current(self, file: BinaryIO, size: int) -> Place:
+        """Where the file was left: one that was read, or one that is shorter and begins like it; else its beginning."""
+        # offset 0 fits every file: an emptied log may be new, or an old one on its way back
         known, start = [place for place in self.places if place.offset], _samples(file, size)[0]
-        # the file that was read, or a file that is shorter and begins like it
-        fitting = [place for place in known if place.fits(file)]
-        alike = [place for place in known if 0 < size < place.offset and place.head.startswith(start)]
-        current = [*fitting, *alike, Place()][0]
-        if alike and not fitting:
-            self.note = (
-                f"{self.path} has {size} bytes, but {current.offset} were read before and it begins alike: "
-                f"it is taken for a copy, and its lines count from byte {current.offset} on"
-            )
-        self.skipping = False
-        self.places = [current, *(place for place in known if place is not current)][:MAX_PLACES]
+        for place in known:
+            if place.fits(file):
+                return place
+        for place in known:
+            if 0 < size < place.offset and place.head.startswith(start):
+                self.note = (
+                    f"{self.path} has {size} bytes, but {place.offset} were read before and it begins alike: "
+                    f"it is taken for a copy, and its lines count from byte {place.offset} on"
+                )
+                return place
+        return Place()
 
 
 def _samples(file: BinaryIO, offset: int) -> tuple[str, str]:
@@ -433,16 +430,14 @@ def _samples(file: BinaryIO, offset: int) -> tuple[str, str]:
     return head.hex(), hashlib.blake2b(tail, digest_size=16).hexdigest()
 
 
-COUNTS = ("n_lines", "n_bad", "first_problem")
-"""What a follower remembers besides its monitor and its place in the log."""
-
-
 class LogFollower(Feed):
     """Reads what a log has gained since the last time, and feeds it to a monitor; takes the parameters of `Feed`.
 
     A last line without its newline waits until it is whole. Lines that are not answers are counted and skipped. See
     `LogFile` for rotated, missing and copied logs.
     """
+
+    STATE = (*Feed.STATE, "n_lines", "n_bad", "first_problem")
 
     def __init__(self, path: str, **choices: Any) -> None:
         self.log = LogFile(path)
@@ -468,14 +463,11 @@ class LogFollower(Feed):
 
     def state(self) -> Json:
         """Monitor and position as plain values for JSON, to continue after a restart."""
-        counts = {name: getattr(self, name) for name in COUNTS}
         places = [asdict(place) for place in self.log.places]
-        return {"feed": super().state(), "places": places, "skipping": self.log.skipping, **counts}
+        return {**super().state(), "places": places, "skipping": self.log.skipping}
 
     def restore(self, state: Any) -> None:
         """Go on where `state` was taken."""
-        super().restore(state["feed"])
+        super().restore(state)
         self.log.places = [Place(**place) for place in state["places"]]
         self.log.skipping = state["skipping"]
-        for name in COUNTS:
-            setattr(self, name, state[name])

@@ -19,13 +19,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 import numpy as np
+from scipy.special import expit, logit
 
 from calibrant.core.arrays import Array, Json, check_labels, check_matrix, check_values, check_whole
 from calibrant.core.bins import width_edges, width_index
 from calibrant.core.errors import InputError, warn_user
 from calibrant.core.softmax import logsumexp, softmax
 
-STATE_FORMAT = 4
+STATE_FORMAT = 5
 MAX_BATCHES = 2000
 """Names of batches that are remembered: one that returns after as many others counts as new."""
 FLOOR_DRAWS = 400
@@ -126,15 +127,13 @@ class Names(Stateful):
     """The latest names, at most so many: whether one has come before."""
 
     def __init__(self, most: int) -> None:
-        self.most, self.digests = most, dict[int, None]()
+        self.most, self.digests = most, dict[str, bool]()
 
     def add(self, name: str) -> bool:
         """Whether this name is not among the latest; it is from now on."""
-        hashed = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8)
-        digest = int.from_bytes(hashed.digest(), "little")
-        known = digest in self.digests
-        self.digests.pop(digest, None)
-        self.digests[digest] = None  # a dict keeps the order of insertion
+        digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        known = self.digests.pop(digest, False)
+        self.digests[digest] = True  # a dict keeps the order of insertion
         if len(self.digests) > self.most:
             del self.digests[next(iter(self.digests))]
         return not known
@@ -145,7 +144,7 @@ class Names(Stateful):
 
     def restore(self, state: Any) -> None:
         """Go on from them."""
-        self.digests = dict.fromkeys(state[-self.most :])
+        self.digests = dict.fromkeys(state[-self.most :], True)
 
 
 class Bets(Stateful):
@@ -171,11 +170,13 @@ class Bets(Stateful):
     Stakes are logarithms, and memory is constant, also for a batch that is still open.
     """
 
-    STATE = ("plan", "n", "n_open", "_log_stake", "_open_sum")
+    STATE = ("plan", "n", "n_open", "log_wealth", "_log_stake", "_open_sum")
 
     def __init__(self, n_bins: int, plan: int = ROWS) -> None:
         self.n_bins, self.plan = n_bins, plan
         self.n = self.n_open = 0
+        self.log_wealth = 0.0
+        """Logarithm of the whole wealth after the last closed batch."""
         in_bins = [(1.0, shift) for shift in BIN_SHIFTS for _ in range(n_bins)]
         self._scale, self._shift = np.array([*CLAIMS, *in_bins]).T
         self._log_stake = np.full(len(self._shift), -np.inf)
@@ -186,11 +187,6 @@ class Bets(Stateful):
         """Log money of each bet; those on bins share what the claims leave."""
         shares, n_others = SHARES[self.plan], len(BIN_SHIFTS) * self.n_bins
         return np.log([*shares, *[(1 - sum(shares)) / n_others] * n_others])
-
-    @property
-    def log_wealth(self) -> float:
-        """Logarithm of the whole wealth after the last closed batch; 0 at the start."""
-        return float(self._log_wealth(self._log_stake[None], _waiting(np.array([self.n]), self.plan))[0])
 
     def play(
         self, confidence: Array, correct: Array, *, slack: float | Array = 0.0, ends: Array | None = None
@@ -217,13 +213,15 @@ class Bets(Stateful):
         waiting = _waiting(self.n + np.arange(len(log_factor) + 1), self.plan)
         # S_t = P_t (S_0 + Σ_{r≤t} h_r / P_{r−1}), P_t = Π_{s≤t} f_s: the recursion without a Python loop
         log_product = np.cumsum(log_factor, axis=0)
-        before = np.vstack([np.zeros(log_factor.shape[1]), log_product[:-1]])
-        entering = np.log(waiting[:-1] - waiting[1:])[:, None] - before
+        entering = np.log(waiting[:-1] - waiting[1:])[:, None] - (log_product - log_factor)
         entering[0] = np.logaddexp(entering[0], self._log_stake)
         stakes = np.logaddexp.accumulate(entering, axis=0) + log_product
         # a copy, because a view would keep the whole block alive
         self._log_stake, self.n = stakes[-1].copy(), self.n + len(log_factor)
-        return self._log_wealth(stakes, waiting[1:])
+        # log(Σ_k w_k S_k + waiting) of each row
+        log_wealth = logsumexp(np.column_stack([self._log_share + stakes, np.log(waiting[1:])]))
+        self.log_wealth = float(log_wealth[-1])
+        return log_wealth
 
     def _batch_factors(self, log_factor: Array, stops: Array) -> Array:
         """log f̄ of every batch, which close before the rows `stops`; the rows behind stay in the open batch."""
@@ -235,10 +233,6 @@ class Bets(Stateful):
         self._open_sum, self.n_open = sums[-1].copy(), int(counts[-1])
         return np.log(sums[:-1] / counts[:-1, None])
 
-    def _log_wealth(self, log_stakes: Array, waiting: Array) -> Array:
-        """log(Σ_k w_k S_k + waiting) of each row (n × bets)."""
-        return logsumexp(np.column_stack([self._log_share + log_stakes, np.log(waiting)]))
-
     def _log_factors(self, confidence: Array, correct: Array, slack: float | Array) -> Array:
         """log f of each row and bet (n × bets), at most fair for every chance in [low, high] = confidence ± slack.
 
@@ -248,24 +242,17 @@ class Bets(Stateful):
         """
         low = np.clip(confidence - slack, 0.0, 1 - CLIP)[:, None]
         high = np.clip(confidence + slack, CLIP, 1.0)[:, None]
-        below = self._claim(np.maximum(low, CLIP))
-        above = self._claim(np.minimum(high, 1 - CLIP))
+        # q of every bet for both ends
+        below, above = (expit(logit(np.clip(end, CLIP, 1 - CLIP)) * self._scale + self._shift) for end in (low, high))
         falls = (below < low) & (low >= CLIP)
         rises = (above > high) & (high <= 1 - CLIP)
-        falls, rises = falls & ~rises, rises & ~falls
-        tested = np.where(falls, low, high)
-        claimed = np.where(falls, below, np.where(rises, above, tested))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            factor = np.where(correct[:, None], np.log(claimed / tested), np.log1p(-claimed) - np.log1p(-tested))
-        factor[~(falls | rises)] = 0.0
+        sides = [falls & ~rises, rises & ~falls]
+        # a bet that sits out claims what is tested
+        tested, claimed = (np.select(sides, ends, 0.5) for ends in ((low, high), (below, above)))
+        factor = np.where(correct[:, None], np.log(claimed / tested), np.log1p(-claimed) - np.log1p(-tested))
         own_bin = np.tile(np.arange(self.n_bins), len(BIN_SHIFTS))
         factor[:, len(CLAIMS) :][width_index(confidence, self.n_bins)[:, None] != own_bin] = 0.0
         return factor
-
-    def _claim(self, chance: Array) -> Array:
-        """q of every bet (n × bets) for chances (n×1)."""
-        logit = np.log(chance) - np.log1p(-chance)
-        return 1 / (1 + np.exp(-(logit * self._scale + self._shift)))
 
     def suspect(self) -> str:
         """The claim that has won most, in words that fit a confidence and a risk."""

@@ -96,9 +96,9 @@ def append_to_model(
     _check_exportable(calibrator)
     tensor, elem_type, found = _find_logits(model, calibrator.n_features_in_, output_name)
     graph = model.graph
-    taken = {value.name for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info)}
+    taken = {value.name for value in (*graph.input, *graph.initializer)}
     for node in graph.node:
-        taken.update((node.name, *node.input, *node.output))
+        taken.update((node.name, *node.output))
     xp = OnnxSpace(opset=_opset_of(model), precision=precision, prefix=_free("calibrant", taken))
     outputs = tuple(_free(name, taken) for name in APPENDED)
     if calibrator.task_ == "binary":  # one score per row may come as (n,) or (n, 1)
@@ -128,7 +128,14 @@ def export_onnx(
         return Exported(Path(path), f"input {kind}", OUTPUTS[kind], opset)
     if opset is not None:
         raise InputError("opset is the model's own when a model is given: leave it out")
-    loaded = _load_model(model)
+    check_source(model)
+    try:
+        loaded = onnx.load(os.fspath(model), load_external_data=False)  # the data stay on disk, however large
+    except Exception as error:
+        # protobuf's own exception classes differ between its versions
+        raise InputError(f"{model} is not an ONNX model ({type(error).__name__})") from error
+    if not loaded.graph.output:
+        raise InputError(f"{model} is not an ONNX model: its graph has no output")
     result, found, outputs = append_to_model(calibrator, loaded, output_name=output_name, precision=precision)
     _bring_external_data(result, Path(model).resolve().parent, Path(path).parent)
     _write_model(result, path)
@@ -138,11 +145,10 @@ def export_onnx(
 def _extend(model: Any, calibrator: Any, exact: OnnxArray, dtype: Any, outputs: tuple[str, ...], *, group: str) -> None:
     """Run the calibrator's map over an array of the graph, and make its results outputs of the model, in a dtype."""
     xp, task = exact.space, calibrator.task_
-    info = helper.make_tensor_value_info
     learned = each_array(calibrator._learned(), xp.asarray)
     if calibrator.takes_groups:
-        model.graph.input.append(info(group, TensorProto.INT64, ["n"]))
         codes = OnnxArray(xp, np.zeros(2, np.int64), group)
+        model.graph.input.append(codes.info(["n"]))
         calibrated = result = calibrator._map_groups(xp, exact, codes, learned)
     else:
         calibrated = result = calibrator._map_either(xp, exact, learned)
@@ -161,7 +167,7 @@ def _extend(model: Any, calibrator: Any, exact: OnnxArray, dtype: Any, outputs: 
     results = (xp.astype(result, dtype), chances, chosen)
     for name, array, shape in zip(outputs, results, _shapes(calibrator), strict=True):
         xp.nodes.append(helper.make_node("Identity", [array.tensor], [name], name=f"{xp.prefix}/{name}"))
-        model.graph.output.append(info(name, helper.np_dtype_to_tensor_dtype(array.dtype), shape))
+        model.graph.output.append(OnnxArray(xp, array.value, name).info(shape))
     model.graph.node.extend(xp.nodes)
     model.graph.initializer.extend(xp.constants)
 
@@ -187,18 +193,23 @@ def _entering(xp: OnnxSpace, calibrator: Any, tensor: str, kind: str) -> OnnxArr
         logits = xp.log(logits) if classes else xp.log(logits) - xp.log(1.0 - logits)
     elif kind_of(calibrator) == "probabilities" and classes:
         logits = xp.log_softmax_of_rows(logits)
-    if floor is None or not classes:
-        return logits if floor is None else raise_zeros(xp, logits, floor, scores=True)
+    if floor is None:
+        return logits
+    if not classes:
+        return raise_zeros(xp, logits, floor, scores=True)
     least = xp.constant(np.asarray(-np.finfo(xp.float64).max, dtype=xp.float64))
     infinite = xp.node("Less", xp.node("ReduceMin", logits.tensor, keepdims=0), least)
-    inside = xp.body()
-    raised = raise_zeros(inside, OnnxArray(inside, logits.value, logits.tensor), floor, scores=False)
     branches = {}
-    for branch, array, body in (("then", raised, inside), ("else", logits, xp.body())):
-        result = xp.info(xp.name("logits"), None)
-        body.nodes.append(helper.make_node("Identity", [array.tensor], [result.name]))
-        branches[f"{branch}_branch"] = helper.make_graph(body.nodes, branch, [], [result], body.constants)
-    return OnnxArray(xp, raised.value, xp.node("If", infinite, **branches))
+    for branch in ("then", "else"):
+        body = xp.body()
+        array = OnnxArray(body, logits.value, logits.tensor)
+        own = (
+            raise_zeros(body, array, floor, scores=False)
+            if branch == "then"
+            else body.write(np.copy, "Identity", array)
+        )
+        branches[f"{branch}_branch"] = helper.make_graph(body.nodes, branch, [], [own.info(None)], body.constants)
+    return OnnxArray(xp, logits.value, xp.node("If", infinite, **branches))
 
 
 def _check_exportable(calibrator: Any) -> None:
@@ -245,32 +256,19 @@ def _find_logits(model: Any, n_classes: int, output_name: str | None) -> tuple[s
 
 def _opset_of(model: Any) -> int:
     """Version of the default operator set."""
-    versions = [int(entry.version) for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
-    if not versions:
-        raise InputError("the model does not say which opset it uses")
-    return versions[0]
+    for entry in model.opset_import:
+        if entry.domain in ("", "ai.onnx"):
+            return entry.version
+    raise InputError("the model does not say which opset it uses")
 
 
 def _free(name: str, taken: set[str]) -> str:
     """A name that no tensor of the model has or starts with."""
     candidate, number = name, 1
-    while candidate in taken or any(other.startswith(f"{candidate}/") for other in taken):
+    while any(f"{other}/".startswith(f"{candidate}/") for other in taken):
         number += 1
         candidate = f"{name}_{number}"
     return candidate
-
-
-def _load_model(path: PathName) -> Any:
-    """A model without its external data: those stay on disk, however large."""
-    check_source(path)
-    try:
-        model = onnx.load(os.fspath(path), load_external_data=False)
-    except Exception as error:
-        # protobuf's own exception classes differ between its versions
-        raise InputError(f"{path} is not an ONNX model ({type(error).__name__})") from error
-    if not model.graph.output:
-        raise InputError(f"{path} is not an ONNX model: its graph has no output")
-    return model
 
 
 def _write_model(model: Any, path: PathName) -> None:
@@ -287,11 +285,10 @@ def _write_model(model: Any, path: PathName) -> None:
 
 def _bring_external_data(model: Any, source: Path, target: Path) -> None:
     """Copy the data that a model keeps outside to the folder where it will be written."""
-    outside = filter(external_data_helper.uses_external_data, external_data_helper._get_all_tensors(model))
-    entries = (entry for tensor in outside for entry in tensor.external_data if entry.key == "location")
-    for location in sorted({entry.value for entry in entries}):
+    entries = (entry for tensor in external_data_helper._get_all_tensors(model) for entry in tensor.external_data)
+    for location in sorted({entry.value for entry in entries if entry.key == "location"}):
         original = (source / location).resolve()
-        if os.path.isabs(location) or not original.is_relative_to(source.resolve()):
+        if os.path.isabs(location) or not original.is_relative_to(source):
             raise InputError(f"the model refers to {location}, outside its own folder: refused")
         if not original.is_file():
             raise InputError(f"the model keeps data in {location}, but {original} does not exist")

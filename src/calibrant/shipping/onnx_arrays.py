@@ -63,6 +63,10 @@ class OnnxArray(NDArrayOperatorsMixin):
         """Name of the tensor; a constant enters the graph here."""
         return self._tensor or self.space.constant(self.value)
 
+    def info(self, shape: list[Any] | None) -> Any:
+        """The tensor as an input or output of a graph."""
+        return helper.make_tensor_value_info(self.tensor, helper.np_dtype_to_tensor_dtype(self.dtype), shape)
+
     @property
     def T(self) -> OnnxArray:  # noqa: N802 (the array API's name)
         """The transposed matrix."""
@@ -106,13 +110,11 @@ class OnnxSpace(Space):
         self._numbers = itertools.count(1)
 
     def node(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        """Add a node and return the name of its (first) result; the same node is added once."""
-        key = (operator, inputs, repr(sorted(attributes.items(), key=str)))
-        if key not in self._known:
-            self._known[key] = name = self.name(operator)
-            results = [name, f"{name}/places"] if operator == "TopK" else [name]
-            self.nodes.append(helper.make_node(operator, list(inputs), results, name=name, **attributes))
-        return self._known[key]
+        """Add a node and return the name of its (first) result; runtimes join equal nodes."""
+        name = self.name(operator)
+        results = [name, f"{name}/places"] if operator == "TopK" else [name]
+        self.nodes.append(helper.make_node(operator, list(inputs), results, name=name, **attributes))
+        return name
 
     def constant(self, array: Array) -> str:
         """The name of a constant; equal ones are stored once."""
@@ -129,10 +131,6 @@ class OnnxSpace(Space):
     def body(self) -> OnnxSpace:
         """A space for the body of a loop or a branch, which sees the tensors of this one."""
         return OnnxSpace(opset=self.opset, precision=self.precision, prefix=self.name("body"))
-
-    def info(self, name: str, shape: list[Any] | None) -> Any:
-        """A number tensor of the graph as an input or output."""
-        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(self.float64), shape)
 
     def __getattr__(self, name: str) -> Callable[..., OnnxArray]:
         if name in OPERATORS:
@@ -205,8 +203,7 @@ class OnnxSpace(Space):
 
     def log1p(self, x: Any) -> OnnxArray:
         """log(1 + x); ONNX has no operator of its own."""
-        x = self.asarray(x)
-        return OnnxArray(self, np.log1p(x.value)) if x.fixed else self.log(1.0 + x)
+        return self.log(1.0 + x)
 
     def matrix_transpose(self, x: OnnxArray) -> OnnxArray:
         """The transposed matrix."""
@@ -224,15 +221,15 @@ class OnnxSpace(Space):
 
     def full_like(self, x: OnnxArray, value: float) -> OnnxArray:
         """A number that broadcasts to the shape of x."""
-        return OnnxArray(self, np.asarray(value, dtype=x.dtype))
+        return self.asarray(value)
 
     def zeros_like(self, x: OnnxArray) -> OnnxArray:
         """Zeros in the shape of x: needed as they are where nothing broadcasts them."""
-        return OnnxArray(self, np.zeros_like(x.value)) if x.fixed else x * 0
+        return x * 0
 
     def ones_like(self, x: OnnxArray) -> OnnxArray:
         """Ones that broadcast to the shape of x."""
-        return self.full_like(x, 1)
+        return self.asarray(1.0)
 
     def stack(self, arrays: list[Any], *, axis: int = 0) -> OnnxArray:
         """Arrays side by side along a new axis."""
@@ -286,16 +283,18 @@ class OnnxSpace(Space):
         raised = body.maximum(level, body.where(tail > 0.0, scaled, level))
         # another round would change nothing where the largest of the rest fits below the cap
         go_on = body.squeeze(body.max(peak + raised - limit, axis=0), axis=0) > 1e-12
-        info, flag = helper.make_tensor_value_info, TensorProto.BOOL
-        rounds, go = info(f"{body.prefix}/round", TensorProto.INT64, []), info(f"{body.prefix}/again", flag, [])
-        given = [rounds, go, self.info(level.tensor, [None, 1])]
-        results = [info(go_on.tensor, flag, []), self.info(raised.tensor, [None, 1])]
+        most = self.asarray(shares.shape[1])
+        given = [OnnxArray(body, one.value, body.name("given")).info([]) for one in (most, again)]
+        results = [go_on.info([]), raised.info([None, 1])]
+        given.append(level.info([None, 1]))
         loop = helper.make_graph(body.nodes, body.prefix, given, results, body.constants)
-        most = self.constant(np.array(shares.shape[1], dtype=np.int64))
-        return OnnxArray(self, start.value, self.node("Loop", most, again.tensor, start.tensor, body=loop))
+        return self.write(lambda *values: values[2], "Loop", most, again, start, body=loop)
 
     def pick(self, x: OnnxArray, index: Any) -> OnnxArray:
-        """x[index] for slices, whole numbers, None and arrays of whole numbers into the first axis."""
+        """x[index] for slices and whole numbers, None, and arrays of whole numbers into the first axis.
+
+        A row cannot be picked: how many there are is not known.
+        """
         if isinstance(index, OnnxArray):
             return self.take(x, index, axis=0)
         if x.fixed:
@@ -304,15 +303,9 @@ class OnnxSpace(Space):
         for one in index if isinstance(index, tuple) else (index,):
             if one is None:
                 result, axis = self.expand_dims(result, axis=axis), axis + 1
-            elif isinstance(one, int):
-                result = self.take(result, np.array(one), axis=axis)
-            elif isinstance(one, slice):
-                if one != slice(None):
-                    start, stop, stride = one.indices(result.shape[axis])
-                    work = partial(np.take, indices=np.arange(start, stop, stride), axis=axis)
-                    more = np.array([start, stop, axis, stride])[:, None]
-                    result = self.write(work, "Slice", result, more=more)
+            elif one == slice(None):
                 axis += 1
             else:
-                raise InputError(f"a method's map indexes an array with {one!r}, which has no ONNX form here")
+                result = self.take(result, np.arange(result.shape[axis])[one], axis=axis)
+                axis += isinstance(one, slice)
         return result

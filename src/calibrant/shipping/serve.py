@@ -294,7 +294,7 @@ def _possible(limits: Limits) -> Limits:
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = limits.connections + 128
-    if soft < needed:
-        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return replace(limits, connections=max(16, min(limits.connections, soft - 128)))
+    possible = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    if soft < possible:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (possible, hard))
+    return replace(limits, connections=max(16, possible - 128))

@@ -30,6 +30,7 @@ from calibrant.shipping.http_codec import (
     NDJSON,
     MalformedBodyError,
     Wanted,
+    check_signs,
     decode_rows,
     encode,
     openapi,
@@ -555,11 +556,12 @@ def _content_type(request: Request, served: tuple[str, ...]) -> str:
 
 def _records(body: bytes, kind: str, limit: int) -> list[Any]:
     """The answers of a feedback body: one object, {"answers": […]}, or one object per line."""
-    # before anything is built: at least as many as there are, since an answer is an object in a line or in a list
-    found = body.strip().count(b"\n") + 1 if kind == NDJSON else max(body.count(b"{") - 1, body.count(b"[") // 2)
-    if found > limit:
-        raise InputError(f"there are about {found} answers, but one request may bring {limit}: send fewer")
-    if kind == NDJSON:
+    # before anything is built: an answer is an object in a line or in a list
+    lines = kind == NDJSON
+    check_signs(
+        body, {b"{": limit, b"\n": limit} if lines else {b"{": limit + 1, b"[": 2 * limit + 1}, f"{limit} answers"
+    )
+    if lines:
         return [parse_record(line) for line in body.split(b"\n") if line.strip()]
     document = parse_json(body)
     records = document["answers"] if isinstance(document, dict) and "answers" in document else [document]

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import check_cv
 from sklearn.preprocessing import LabelEncoder
-from sklearn.utils import Tags, _safe_indexing, get_tags, indexable
+from sklearn.utils import _safe_indexing, indexable
 from sklearn.utils._set_output import ADAPTERS_MANAGER
-from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, _routing_enabled, process_routing
+from sklearn.utils.metadata_routing import _routing_enabled, process_routing
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import (
@@ -45,13 +46,15 @@ MANY_CLASSES: dict[str, tuple[str, Params]] = {"platt": ("vs", {}), "iso": ("iso
 """What the names of scikit-learn's methods stand for with more than two classes."""
 
 
-class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
+class CalibratedClassifier(CalibratedClassifierCV):
     """A classifier whose probabilities are calibrated on data it was not trained on.
 
     Each fold's held-out scores become logits: a `decision_function` as it is (a binary one d as the columns −d/2 and
     d/2, so that softmax equals the logistic function of d), else the logarithm of `predict_proba`. With
     `ensemble=True` every fold keeps its pair of classifier and calibrator, and probabilities are averaged; with
     `ensemble=False` one calibrator learns from all held-out logits and one classifier from all data.
+
+    Tags, metadata routing and the meaning of the parameters are those of scikit-learn's own class.
 
     Parameters
     ----------
@@ -105,7 +108,7 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         check_classification_targets(y)
         X, y = indexable(X, y)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, X)
-        estimator = self._estimator()
+        estimator = self._get_estimator()
         frozen = isinstance(estimator, FrozenEstimator)
         if frozen:
             check_is_fitted(estimator)
@@ -147,22 +150,13 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         self._sklearn_output_config = {"transform": transform}
         return self
 
-    def get_metadata_routing(self) -> MetadataRouter:
-        """Where metadata of `fit` go: to the classifier's `fit` and the splitter's `split`."""
-        return (
-            MetadataRouter(owner=self)
-            .add_self_request(self)
-            .add(estimator=self._estimator(), method_mapping=MethodMapping().add(caller="fit", callee="fit"))
-            .add(splitter=self.cv, method_mapping=MethodMapping().add(caller="fit", callee="split"))
-        )
-
     def _routed(self, X: Any, weights: Array | None, fit_params: Params) -> tuple[Params, Params]:
         """Parameters of the classifier's fit, the weights among them, and of the splitter's split."""
         weighed = fit_params if weights is None else {**fit_params, "sample_weight": weights}
         if _routing_enabled():
             routed = process_routing(self, "fit", **weighed)
             return _check_method_params(X, routed.estimator.fit), routed.splitter.split
-        groups, estimator = {"groups": weighed.pop("groups", None)}, self._estimator()
+        groups, estimator = {"groups": weighed.pop("groups", None)}, self._get_estimator()
         if weights is not None and not has_fit_parameter(estimator, "sample_weight"):
             del weighed["sample_weight"]
             if not isinstance(estimator, FrozenEstimator):
@@ -177,7 +171,7 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
         ]
         return np.mean(parts, axis=0)
 
-    def _estimator(self) -> Any:
+    def _get_estimator(self) -> Any:
         return LogisticRegression() if self.estimator is None else self.estimator
 
     def _fit_folds(self, estimator: Any, data: _Data) -> list[tuple[Any, Calibrator]]:
@@ -216,11 +210,6 @@ class CalibratedClassifier(MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
             calibrator = get(name, **parameters)
         calibrator = clone(calibrator)
         return calibrator.fit(_scores(logits), data.labels[index], sample_weight=weights)
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = get_tags(self._estimator()).input_tags.sparse
-        return tags
 
 
 @dataclass
