@@ -17,12 +17,21 @@ from hypothesis import strategies as st
 from calibrant import metrics
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import softmax
-from calibrant.metrics.chunks import additive
 from calibrant.metrics.inputs import ORDER_OF_ROWS
 
 ABOUT_SCORES = {name for name, one in metrics.METRICS.items() if one.about == "score"} - {"kuiper_error"}
 METRICS = {name: one.function for name, one in metrics.METRICS.items() if name not in ABOUT_SCORES}
 NAMES = sorted(METRICS)
+
+
+def additive(name):
+    """Is a metric a function of sums over rows?"""
+    try:
+        return bool(metrics.streaming(name))
+    except InputError:
+        return False
+
+
 ADDITIVE_NAMES = [name for name in NAMES if additive(name)]
 SUMS = {"counts"}
 """Fields that are sums and not means: only these scale with the weights."""

@@ -160,12 +160,18 @@ found = measured.metrics["surety"]
 assert abs(found.value - whole) < 1e-12 and found.low <= whole <= found.high
 assert measured.to_dict()["metrics"]["surety"]["value"] == found.value
 assert "surety" in measured.to_frame().index
+import torch
+from calibrant.neural.metrics import CalibrationMetrics
+training = CalibrationMetrics(metrics=["surety"])
+for rows in (slice(0, 150), slice(150, 400)):
+    training.update(torch.from_numpy(logits[rows]), torch.from_numpy(labels[rows]))
+assert abs(training.compute()["surety"].item() - whole) < 1e-6
 table = cal.compare((logits, labels), (logits, labels), ["none", "ts"], resamples=20, criterion="surety")
 assert table.criterion == "surety" and "surety" in table.table().columns and "surety" in table.to_latex()
 cal.write_report(table, "report.html")
 assert "surety" in open("report.html").read()
 np.savez("test.npz", logits=logits, labels=labels)
-sys.argv = ["calibrant", "measure", "test.npz", "--resamples", "20", "--max", "surety=0.01"]
+sys.argv = ["calibrant", "measure", "test.npz", "--resamples", "20", "--all", "--max", "surety=0.01"]
 try:
     main()
 except SystemExit as end:
@@ -198,6 +204,8 @@ def test_a_metric_is_one_file_and_one_line_of_the_list(tmp_path: Path) -> None:
     script.write_text(METRIC_WORKS.replace("HOOKS", table), encoding="utf-8")
     done = run([str(script)], work, copy)
     assert done.stdout.endswith("exit 1\nall works\n"), done.stdout + done.stderr
+    assert re.search(r"^ .*surety +\d+\.\d+ \[", done.stdout, flags=re.M), done.stdout
+    assert "surety is " in done.stdout
 
 
 def test_a_loss_is_one_file_and_one_line_of_the_list(tmp_path: Path) -> None:

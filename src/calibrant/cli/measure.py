@@ -167,8 +167,7 @@ def check(
             # a figure that could not be computed fails its check
             value = plain(metrics[name]["value"])
             passed = value is not None and (value >= limit if kind == "at least" else value <= limit)
-            one = {"metric": name, "kind": kind, "value": value, "limit": limit, "passed": passed}
-            checks.append(one | group)
+            checks.append({"metric": name, "kind": kind, "value": value, "limit": limit, "passed": passed, **group})
     return {"passed": all(one["passed"] for one in checks), "checks": checks}
 
 
@@ -182,7 +181,7 @@ def words(gate: Fields) -> str:
         group = ", ".join(f"{key}={printable(value)}" for key, value in one.get("group", {}).items())
         name, side = one["metric"], "below" if one["kind"] == "at least" else "above"
         value = "unknown" if one["value"] is None else figure(name, one["value"])
-        label = facts(name).label + (f" of {group}" if group else "")
+        label = facts(name).label + f" of {group}" * bool(group)
         texts.append(f"{label} is {value}, {side} the limit of {figure(name, one['limit'])}")
     return f"gate failed: {'; '.join(texts)}"
 
@@ -204,17 +203,18 @@ def show(result: Measurement, name: str, kind: str, everything: bool) -> None:
             cells = {name: Cell("n" if name == "count" else "ece", one) for name, one in figures.items()}
             rows.append(Row(result.class_name(place)[:NAME], cells))
         out.print()
-        out.table(Table("worst classes", CLASS_COLUMNS, tuple(rows)))
+        out.table(Table("worst classes", CLASS_COLUMNS, rows))
     if result.labels:
         out.print()
         _largest(out, result.label_table(), ("ece", "nll", "n_positive"), None if everything else SHOWN_LABELS)
     if result.groups is not None:
         out.print(Text(f"\n{result.groups.verdict}", "bold"))
-        table = result.groups.table()
-        gaps = [row.cells["gap"].estimate for row in table.rows]
-        marked = [Cell("gap", one, best=one.low > 0 or one.high < 0) for one in gaps]
-        rows = [replace(row, cells={**row.cells, "gap": one}) for row, one in zip(table.rows, marked, strict=True)]
-        table = replace(table, rows=tuple(rows), intervals=("gap",))
+        table, rows = result.groups.table(), []
+        for row in table.rows:
+            gap = row.cells["gap"]
+            gap = gap._replace(best=gap.estimate.low > 0 or gap.estimate.high < 0)
+            rows.append(replace(row, cells={**row.cells, "gap": gap}))
+        table = replace(table, rows=rows, intervals=("gap",))
         _largest(out, table, ("n", "ece", "gap"), None if everything else SHOWN_GROUPS)
         out.note(f"gap: {SIGNS[result.about]}", "*: beyond chance; the intervals hold for all groups at once")
     if not everything:
@@ -225,9 +225,9 @@ def _largest(out: Output, table: Table, columns: Sequence[str], most: int | None
     """The rows of largest calibration error."""
     rows = sorted(table.rows, key=lambda row: -row.cells["ece"].estimate.value)[:most]
     rows = [replace(row, name=row.name[:NAME], best=False) for row in rows]
-    out.table(replace(table.pick(columns), rows=tuple(rows)))
-    if len(table.rows) > len(rows):
-        out.note(f"and {len(table.rows) - len(rows)} more (--all lists them)")
+    out.table(replace(table.pick(columns), rows=rows))
+    if left := len(table.rows) - len(rows):
+        out.note(f"and {left} more (--all lists them)")
 
 
 def _verdict(out: Output, result: Measurement) -> None:

@@ -15,8 +15,6 @@ Two intervals come out of the draws.
   It starts at 0 when noise alone explains what was seen, and it is widened where needed to hold the estimate itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -52,7 +50,7 @@ class Resamples:
     shrink: float
     unit: Array
 
-    def fewer(self, n_rows: int) -> Resamples:
+    def fewer(self, n_rows: int) -> "Resamples":
         """The same draws over `n_rows` of the resampled rows at most, for tables too wide for all of them.
 
         Whole clusters are kept where enough of them fit; else each is thinned, which errs on the side of width.

@@ -1,7 +1,5 @@
 """Fit every method on one set of rows, measure it on another, and say which differences are more than noise."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +26,7 @@ from calibrant.evaluation.rendering import figure
 from calibrant.evaluation.results import SHARED_ROWS, Comparison, MethodRow
 from calibrant.evaluation.scan import flattened, top_columns
 from calibrant.evaluation.scoring import Chosen, chosen_metrics, score, zero_notes
+from calibrant.evaluation.table import Json
 from calibrant.metrics.record import facts, known_name, sign
 from calibrant.metrics.selective import rank_changes
 
@@ -98,11 +97,10 @@ def compare(
     val, test = (as_predictions(rows, name, kind=kind, task=task) for rows, name in ((val, "val"), (test, "test")))
     if val.task != test.task:
         raise InputError(f"val is a {val.task} task, but test is {test.task}: give task= (--task)")
-    val.refuse_probabilities()
-    test.refuse_probabilities()
+    for rows, word in ((val, "val"), (test, "test")):
+        rows.refuse_probabilities()
+        check_counts(rows.weights, f"weights of {word}")
     test = test.aligned(val.schema, "val")
-    check_counts(val.weights, "weights of val")
-    check_counts(test.weights, "weights of test")
     seen_task = "binary" if test.task == "multilabel" else test.task
     measured = chosen_metrics(metrics, seen_task, compared=True, criterion=criterion)
     same = shared_rows(val, test)
@@ -112,44 +110,66 @@ def compare(
     seen = flattened(test)
     groups = (None, None) if by is None or test.task == "multilabel" else common_groups(val, test, by)
     chosen = resolve_methods(methods, val.task, val.n_classes, grouped=groups[0] is not None)
-    trial = _Trial(val, test, groups, engine)
     by, cluster = repeated(given, by, cluster)
     clusters = clusters_by(seen, cluster)
-    drawn = draw(seen.n, resamples, seed, clusters)
-    shared: dict[str, Any] = {"weights": seen.weights, "clusters": clusters, "n_bins": n_bins}
-    rows, drawings = [], {}
+    options: Json = {"resamples": draw(seen.n, resamples, seed, clusters), "engine": engine, "metrics": measured}
+    shared: Json = {"weights": seen.weights, "clusters": clusters, "n_bins": n_bins}
+    mapped = val.kind == "logits" and val.source.whole() is not None
+    # a large file is read chunk by chunk by every fit
+    small = mapped or val.n * val.n_classes * val.dtype.itemsize <= SPILL_BYTES
+    fit_rows, before = val.rows() if small else None, top_columns(test, engine)
+    found: list[MethodRow] = []
+    drawings = {}
     for place, (name, calibrator) in enumerate(chosen.items()):
         progress.step("comparing methods", place, len(chosen), name)
-        row, draws = trial.run(name, calibrator, resamples=drawn, n_bins=n_bins, metrics=measured)
-        if (columns := row.columns) is not None:
-            drawings[name] = draws
-            notes += zero_notes(columns.nll) if isinstance(row.calibrator, Identity) else []
-            changed = np.average(columns.prediction != trial.before.prediction, weights=seen.weights)
-            row = replace(
-                row,
-                changed_predictions=float(changed),
-                changed_rankings=rank_changes(trial.before.confidence, columns.confidence),
+        started = time.perf_counter()
+        raw = isinstance(calibrator, Identity)  # measured as it is: what a zero counts as is for those who learn
+        try:
+            with said() as told:
+                fitted = _fitted(calibrator, val, fit_rows, groups[0], engine)
+                seconds, n_parameters = time.perf_counter() - started, int(fitted.n_parameters_)
+                codes = fitted.group_codes(groups[1], test.n) if isinstance(fitted, GroupedCalibrator) else None
+            with said() as also:
+                figures, draws, columns, classes = score(
+                    None if raw else fitted, test, n_bins=n_bins, codes=codes, **options
+                )
+        except Exception as error:
+            reason = " ".join(f"{error}".split()) or type(error).__name__
+            found.append(MethodRow(name, error=reason, fit_seconds=time.perf_counter() - started))
+            continue
+        if val.kind == "probabilities" and isinstance(fitted, Calibrator) and fitted.requires_logits:
+            told["made for logits, fitted on logarithms of probabilities"] += 1
+        drawings[name] = draws
+        notes += zero_notes(columns.nll) if raw else []
+        found.append(
+            MethodRow(
+                name,
+                calibrator=fitted,
+                metrics=figures,
+                fit_seconds=seconds,
+                n_parameters=n_parameters,
+                columns=columns,
+                classes=classes,
+                warnings=tuple(also if raw else told | also),
+                changed_predictions=float(np.average(columns.prediction != before.prediction, weights=seen.weights)),
+                changed_rankings=rank_changes(before.confidence, columns.confidence),
                 noise_floor=consistency_test(columns.confidence, columns.correct, seed=seed, **shared),
                 groups=column_groups(columns, seen, by, resamples=resamples, **shared),
             )
-        rows.append(row)
+        )
     progress.step("comparing methods", len(chosen), len(chosen))
-    floors = {row.method: row.noise_floor for row in rows if row.error is None}
+    floors = {row.method: row.noise_floor for row in found if row.error is None}
     comparison = Comparison(
-        rows=tuple(rows),
+        rows=tuple(found),
         criterion=criterion,
-        best=None,
-        second=None,
         n_val=val.n,
         n_test=given.n,
         n_classes=test.n_classes,
         class_names=val.class_names or test.class_names,
         labels=seen.labels,
-        weights=seen.weights,
-        clusters=clusters,
         weighed=weighed,
         noise_floor=floors.get("none", next(iter(floors.values()), None)),
-        n_bins=n_bins,
+        **shared,
         resamples=resamples,
         seed=seed,
         task=test.task,
@@ -158,7 +178,7 @@ def compare(
     return _judged(comparison, drawings)
 
 
-def resolve_methods(methods: Methods, task: str, n_classes: int, *, grouped: bool = False) -> dict[str, Any]:
+def resolve_methods(methods: Methods, task: str, n_classes: int, *, grouped: bool = False) -> Json:
     """Names and unfitted calibrators; a calibrator that cannot even be built stands as its exception."""
     if isinstance(methods, Mapping):
         return dict(methods)
@@ -169,7 +189,7 @@ def resolve_methods(methods: Methods, task: str, n_classes: int, *, grouped: boo
         methods = [part.strip() for part in methods.split(",") if part.strip()]
     if len(methods) == 0:
         raise InputError(f"methods is empty: name at least one of {', '.join(task_names(task))}")
-    chosen: dict[str, Any] = {}
+    chosen: Json = {}
     for method in methods:
         if isinstance(method, str):
             try:
@@ -185,69 +205,20 @@ def resolve_methods(methods: Methods, task: str, n_classes: int, *, grouped: boo
     return chosen
 
 
-class _Trial:
-    """The rows that every method is fitted on, a file being read chunk by chunk where it is large, and measured on.
-
-    before : the columns of the test rows without any method. groups, test_groups : the group of each row, if known.
-    """
-
-    def __init__(self, val: Predictions, test: Predictions, groups: tuple[Any, Any], engine: str | Engine) -> None:
-        self.val, self.test, self.engine = val, test, engine
-        self.groups, self.test_groups = groups
-        mapped = val.kind == "logits" and val.source.whole() is not None
-        large = val.n * val.n_classes * val.dtype.itemsize > SPILL_BYTES
-        self.rows = val.rows() if mapped or not large else None
-        self.before = top_columns(test, engine)
-
-    def fit(self, calibrator: Any) -> Any:
-        """A fitted copy of the calibrator."""
-        check_over_logits(calibrator)
-        calibrator = clone(calibrator, safe=False)
-        if self.val.task == "multilabel" and isinstance(calibrator, Identity):
-            return calibrator
-        grouped = isinstance(calibrator, GroupedCalibrator)
-        if not grouped and (self.rows is None or self.val.spread):
-            return calibrator.fit(self.val, engine=self.engine)
-        rows = self.val.rows() if self.rows is None else self.rows
-        options = {"groups": self.groups} if grouped else {}
-        calibrator.fit(rows.logits, rows.labels, sample_weight=rows.weights, **options)
+def _fitted(calibrator: Any, val: Predictions, rows: Any, groups: Any, engine: str | Engine) -> Any:
+    """A fitted copy of a calibrator, of the rows of `val` where they are in memory; `groups` has one entry per row."""
+    if isinstance(calibrator, Exception):
+        raise calibrator
+    check_over_logits(calibrator)
+    calibrator = clone(calibrator, safe=False)
+    if val.task == "multilabel" and isinstance(calibrator, Identity):
         return calibrator
-
-    def run(self, name: str, calibrator: Any, **options: Any) -> tuple[MethodRow, dict[str, Array]]:
-        """Fit and measure one method, with the draws of its figures; `options` are those of `score`."""
-        started = time.perf_counter()
-        try:
-            if isinstance(calibrator, Exception):
-                raise calibrator
-            raw = isinstance(calibrator, Identity)  # measured as it is: what a zero counts as is for those who learn
-            with said() as told:
-                fitted = self.fit(calibrator)
-                seconds = time.perf_counter() - started
-                grouped = isinstance(fitted, GroupedCalibrator)
-                codes = fitted.group_codes(self.test_groups, self.test.n) if grouped else None
-            if raw:
-                told.clear()
-            with said() as also:
-                figures, draws, columns, classes = score(
-                    None if raw else fitted, self.test, engine=self.engine, codes=codes, **options
-                )
-            n_parameters = int(fitted.n_parameters_)
-        except Exception as error:
-            reason = " ".join(f"{error}".split()) or type(error).__name__
-            return MethodRow(name, error=reason, fit_seconds=time.perf_counter() - started), {}
-        if self.val.kind == "probabilities" and isinstance(fitted, Calibrator) and fitted.requires_logits:
-            told["made for logits, fitted on logarithms of probabilities"] += 1
-        row = MethodRow(
-            name,
-            calibrator=fitted,
-            metrics=figures,
-            fit_seconds=seconds,
-            n_parameters=n_parameters,
-            columns=columns,
-            classes=classes,
-            warnings=tuple(told | also),
-        )
-        return row, draws
+    grouped = isinstance(calibrator, GroupedCalibrator)
+    if not grouped and (rows is None or val.spread):
+        return calibrator.fit(val, engine=engine)
+    rows = val.rows() if rows is None else rows
+    calibrator.fit(rows.logits, rows.labels, sample_weight=rows.weights, **({"groups": groups} if grouped else {}))
+    return calibrator
 
 
 def _judged(comparison: Comparison, draws: Mapping[str, Mapping[str, Array]]) -> Comparison:

@@ -1,8 +1,8 @@
 """Defer the least sure cases to a person: risk against coverage, and thresholds that come with a guarantee."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -152,28 +152,25 @@ def defer_by_method(comparison: Comparison, share: float) -> dict[str, Deferral]
     A method that keeps the order of confidences defers the same rows, so only the threshold moves; what calibration
     adds is that the threshold then means what it says.
     """
-    return {
-        row.method: defer(row.columns.confidence, row.columns.correct, share, **_sampling(comparison))
-        for row in comparison.rows
-        if row.columns is not None
-    }
+    return _by_method(comparison, partial(defer, share=share))
 
 
 def thresholds_by_method(
     comparison: Comparison, target: float, *, level: float = 0.95
 ) -> dict[str, GuaranteedThreshold]:
     """`threshold_for_error` for every method of a comparison, the uncalibrated "none" among them."""
+    return _by_method(comparison, partial(threshold_for_error, target=target, level=level))
+
+
+def _by_method(comparison: Comparison, found: Callable[..., Any]) -> dict[str, Any]:
+    """What a function says of the test rows under every method that worked."""
     return {
-        row.method: threshold_for_error(
-            row.columns.confidence, row.columns.correct, target, level=level, **_sampling(comparison)
+        row.method: found(
+            row.columns.confidence, row.columns.correct, weights=comparison.weights, clusters=comparison.clusters
         )
         for row in comparison.rows
         if row.columns is not None
     }
-
-
-def _sampling(comparison: Comparison) -> dict[str, Any]:
-    return {"weights": comparison.weights, "clusters": comparison.clusters}
 
 
 def _columns(confidence: Any, correct: Any) -> tuple[Array, Array]:

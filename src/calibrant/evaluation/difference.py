@@ -1,7 +1,5 @@
 """Two results side by side: which figures changed from the old one to the new one by more than noise."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -17,7 +15,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.schema import Schema
 from calibrant.evaluation import rendering
 from calibrant.evaluation.consistency import SIGNIFICANCE
-from calibrant.evaluation.table import NAN, Cell, Estimate, PlainData, Row, Table
+from calibrant.evaluation.table import NAN, Cell, Estimate, Json, PlainData, Row, Table
 from calibrant.metrics.clinical import Z_95
 from calibrant.metrics.record import facts, known_name, number, sign
 
@@ -96,7 +94,7 @@ class Difference(PlainData):
             rows.append(Row(name, {column: Cell(one.metric, each) for column, each in cells.items()}))
             verdicts[name] = one.verdict
         columns = {name: name for name in ("old", "new", "change")}
-        return Table("figure", columns, tuple(rows), texts={"verdict": verdicts}, intervals=("change",))
+        return Table("figure", columns, rows, texts={"verdict": verdicts}, intervals=("change",))
 
     def to_frame(self) -> Any:
         """A pandas table of all changes."""
@@ -180,7 +178,7 @@ def diff(old: Any, new: Any) -> Difference:
     return Difference(judged, tuple(headlines), tuple(added), tuple(removed), tuple(notes), criterion)
 
 
-def _document(result: Any, word: str) -> tuple[str, dict[str, Any]]:
+def _document(result: Any, word: str) -> tuple[str, Json]:
     """A name for errors, and the result as plain data."""
     if isinstance(result, PlainData):
         result = result.to_dict()
@@ -206,14 +204,13 @@ def _document(result: Any, word: str) -> tuple[str, dict[str, Any]]:
 
 def _rows(document: Mapping[str, Any]) -> dict[str, dict[str, Estimate]]:
     """Figures by method and metric; where a figure has two names, by the present one."""
-    rows = document.get("rows", [{"method": MEASURED, "metrics": document.get("metrics")}])
-    return {row["method"]: {known_name(name): _estimate(one) for name, one in row["metrics"].items()}
-            for row in rows if row.get("metrics")}  # fmt: skip
-
-
-def _estimate(found: Mapping[str, Any]) -> Estimate:
-    values = (found.get(name) for name in ("value", "low", "high"))
-    return Estimate(*(NAN if value is None else float(value) for value in values))
+    found: dict[str, dict[str, Estimate]] = {}
+    for row in document.get("rows", [{"method": MEASURED, "metrics": document.get("metrics")}]):
+        for name, one in (row.get("metrics") or {}).items():
+            values = (one.get(end) for end in ("value", "low", "high"))
+            estimate = Estimate(*(NAN if value is None else float(value) for value in values))
+            found.setdefault(row["method"], {})[known_name(name)] = estimate
+    return found
 
 
 def _change(model: str, method: str, metric: str, old: Estimate, new: Estimate) -> Change:

@@ -29,7 +29,7 @@ from calibrant.metrics.classwise import class_loss_sums, class_sums
 from calibrant.metrics.clinical import spline_knots
 from calibrant.metrics.inputs import Checked
 from calibrant.metrics.record import BINS, ClassGaps, ClassSpread, Figure, Gaps, Mean, Metric, Redrawn, Share
-from calibrant.metrics.top_label import Sweep
+from calibrant.metrics.top_label import monotone_edges
 
 FINE_CELLS = 256
 FEW_ERRORS = 10
@@ -92,7 +92,7 @@ class Cells:
         index = {"width": self.width, "mass": self.mass}.get(gaps.table)
         if index is None:
             right = self.share * self.confidence - self.residual
-            edges = Sweep(ScoreGroups(self.confidence, self.share, right)).monotone()
+            edges = monotone_edges(ScoreGroups(self.confidence, self.share, right))
             index = np.searchsorted(edges, np.arange(len(right)), side="right") - 1
         return np.eye(max(self.n_bins, index.max() + 1))[index]
 

@@ -3,8 +3,6 @@
 `Measurement` is the result, with the forms it is shown in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -50,6 +48,7 @@ from calibrant.evaluation.table import (
     Cell,
     Estimate,
     Figures,
+    Json,
     PlainData,
     Row,
     Table,
@@ -127,7 +126,7 @@ class Measurement(PlainData):
     def _shown(self, p_value: str) -> tuple[Table, str, list[str]]:
         """The main figures by their titles, what was measured, and notes, with the p-value in this form."""
         names = [name for name in MAIN if name in self.metrics]
-        rows = tuple(Row(facts(name).title, {"value": Cell(name, self.metrics[name])}) for name in names)
+        rows = [Row(facts(name).title, {"value": Cell(name, self.metrics[name])}) for name in names]
         table, floor = Table("metric", {"value": "value [95% interval]"}, rows, intervals=True), self.noise_floor
         floor_words = f"noise floor of the ECE {100 * floor.mean:.2f} %{p_value.format(floor.p_value)}"
         what = f"{self.n:,} rows{self.weighed}, {self.task}, {self.n_classes} classes, about the {self.about}"
@@ -141,13 +140,13 @@ class Measurement(PlainData):
 
     def table(self) -> Table:
         """One row per metric, with the column `value`."""
-        rows = (Row(name, {"value": Cell(name, one)}) for name, one in self.metrics.items())
-        return Table("metric", {"value": "value"}, tuple(rows), self.verdict)
+        rows = [Row(name, {"value": Cell(name, one)}) for name, one in self.metrics.items()]
+        return Table("metric", {"value": "value"}, rows, self.verdict)
 
     def label_table(self) -> Table:
         """Labels of a multilabel task × metrics."""
         more = {label.name: {"n_positive": Estimate(label.n_positive)} | label.metrics for label in self.labels}
-        rows = tuple(Row(name, figure_cells(figures)) for name, figures in more.items())
+        rows = [Row(name, figure_cells(figures)) for name, figures in more.items()]
         return Table("label", metric_columns(next(iter(more.values()), ())), rows)
 
     def to_frame(self) -> Any:
@@ -173,7 +172,7 @@ class Measurement(PlainData):
         """Its name, or its number."""
         return str(index) if self.class_names is None else self.class_names[index]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain JSON data, as the published schema `measure.json` describes it."""
         floor, loss, shown = self.noise_floor, self.calibration_loss, ("ece", "over", "under", "accuracy", "count")
         found = super().to_dict() | {"noise_floor": floor.mean, "p_value": floor.p_value, "noise": floor.to_dict()}
@@ -263,15 +262,14 @@ def measure(
         estimates, _, left_out = estimated(chosen, rows, drawn, n_bins)
     progress.step("intervals", 2, 3)
     confidence, correct = columns.confidence, columns.correct
-    shared: dict[str, Any] = {"n_bins": n_bins, "weights": weights, "seed": seed}
+    shared: Json = {"n_bins": n_bins, "weights": weights, "seed": seed}
     floor = consistency_test(confidence, correct, clusters=clusters, **shared)
     groups = column_groups(columns, predictions, by, clusters=clusters, resamples=resamples, **shared)
     bins = reliability_bins(confidence, correct, **shared)
     progress.step("intervals", 3, 3)
     too_few = too_few_to_tell(confidence, correct, weights, predictions.task, clusters)
-    hint = ["two columns are measured about the predicted class; --task binary asks about the positive class"]
-    if predictions.task != "multiclass" or predictions.n_classes != 2:
-        hint = []
+    two = predictions.task == "multiclass" and predictions.n_classes == 2
+    hint = ["two columns are measured about the predicted class; --task binary asks about the positive class"] * two
     loss = None if too_few else mendable(predictions, clusters, seed, decompose)
     words = TOO_FEW if too_few else verdict(bins.over, bins.under, floor, predictions.task)
     # labels of a cluster cannot be drawn one by one
@@ -331,7 +329,7 @@ def verdict(over: float, under: float, floor: NoiseFloor, task: str = "multiclas
 
 
 def _measure_labels(
-    predictions: Predictions, by: Any, cluster: Array, decompose: bool | None, options: dict[str, Any]
+    predictions: Predictions, by: Any, cluster: Array, decompose: bool | None, options: Json
 ) -> Measurement:
     """All labels together, and each by itself; `options` are further ones of `measure`."""
     together = measure(flattened(predictions), by=by, cluster=cluster, decompose=False, **options)

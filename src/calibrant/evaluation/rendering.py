@@ -1,7 +1,5 @@
 """Every table of results as text: one grid of marked cells, for a terminal, in Markdown, LaTeX or a notebook's HTML."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
@@ -14,7 +12,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from calibrant.evaluation.table import Cell, Estimate, Table
+from calibrant.evaluation.table import Cell, Estimate, Json, Table
 from calibrant.metrics.record import facts, number
 from calibrant.metrics.reliability import Reliability
 
@@ -128,7 +126,7 @@ def latex(table: Table) -> str:
 
 def terminal(table: Table, width: int, style: Style = TEXT) -> Iterator[Any]:
     """The table as renderables of rich: blocks of as many columns as a line holds, then the rows that failed."""
-    done = tuple(row for row in table.rows if row.error is None)
+    done = [row for row in table.rows if row.error is None]
     heads, *lines = grid(replace(table, rows=done), style)
     widths = [2 + max(map(len, column)) for column in zip(heads, *lines, strict=True)]
     plain = [""] * len(table.texts)
@@ -147,7 +145,7 @@ def terminal(table: Table, width: int, style: Style = TEXT) -> Iterator[Any]:
             block.add_row(*(Text(line[place], look[place]) for place in places))
         yield block
         start = stop
-    failed = tuple(row for row in table.rows if row.error is not None)
+    failed = [row for row in table.rows if row.error is not None]
     yield from (Text("  ".join(line)) for line in grid(replace(table, rows=failed), style)[1:])
 
 
@@ -182,7 +180,7 @@ def shortened(name: str) -> str:
 
 
 def notebook(
-    table: Table, *, said: str, notes: Iterable[str] = (), diagrams: Iterable[dict[str, Any]] = ()
+    table: Table, *, said: str, notes: Iterable[str] = (), diagrams: Iterable[Json] = ()
 ) -> str:  # fmt: skip
     """The table for a notebook, with reliability diagrams below it."""
     shown, more = screen(table)
@@ -204,7 +202,7 @@ def templates() -> Any:
     )
 
 
-def diagram(bins: Reliability, title: str = "", before: Reliability | None = None) -> dict[str, Any]:
+def diagram(bins: Reliability, title: str = "", before: Reliability | None = None) -> Json:
     """A reliability diagram as the templates draw it, with hollow marks of another one before."""
     return {
         "label": f"reliability diagram, {title}",
@@ -224,5 +222,4 @@ def _marks(bins: Reliability) -> list[dict[str, float]]:
     """What is drawn of every bin that has rows."""
     opacity = np.where(bins.count < FEW, 0.35, 1.0)
     columns = bins.confidence, bins.accuracy, bins.accuracy_low, bins.accuracy_high, opacity
-    table = np.stack(columns, axis=1)[bins.filled].round(4).tolist()
-    return [dict(zip(MARKS, row, strict=True)) for row in table]
+    return [dict(zip(MARKS, row, strict=True)) for row in np.stack(columns, axis=1)[bins.filled].round(4).tolist()]

@@ -1,7 +1,5 @@
 """What a comparison found, as frozen data: computed once, then shown as a table, JSON, Markdown, LaTeX or a report."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -17,6 +15,7 @@ from calibrant.evaluation.table import (
     Cell,
     Estimate,
     Figures,
+    Json,
     PlainData,
     Row,
     Table,
@@ -86,7 +85,7 @@ class MethodRow(PlainData):
         "p_beats_best", "ties_best", "ties", "noise_floor", "warnings",
     )  # fmt: skip
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """The row as plain JSON data, without calibrator and columns."""
         return super().to_dict() | ({} if self.groups is None else {"groups": plain(self.groups.groups)})
 
@@ -138,8 +137,6 @@ class Comparison(PlainData):
 
     rows: tuple[MethodRow, ...]
     criterion: str
-    best: str | None
-    second: str | None
     n_val: int
     n_test: int
     n_classes: int
@@ -150,6 +147,8 @@ class Comparison(PlainData):
     n_bins: int
     resamples: int
     seed: int
+    best: str | None = None
+    second: str | None = None
     verdict: str = ""
     task: str = "multiclass"
     warnings: tuple[str, ...] = ()
@@ -264,7 +263,7 @@ class Comparison(PlainData):
                 tie = bool(orders[name]) and name in row.ties
                 cells[name] = Cell(name, estimate, first, second and not tie, tie and not first)
             rows.append(Row(row.method, cells, best, row.error))
-        return Table("method", metric_columns([*self.metric_names, *EXTRAS]), tuple(rows), self.verdict)
+        return Table("method", metric_columns([*self.metric_names, *EXTRAS]), rows, self.verdict)
 
     def __repr__(self) -> str:
         notes = [f"* best by {self.criterion}. {self.verdict}", *self.advice]
@@ -292,7 +291,7 @@ class Comparison(PlainData):
         kept = {*self.ranking(self.criterion)[: rendering.MOST_ROWS - 1], "none"}
         few = len(self.rows) <= rendering.MOST_ROWS
         table = self.table().pick([*(name for name in MAIN if name in self.metric_names), "fit_seconds"])
-        return replace(table, rows=tuple(row for row in table.rows if few or row.name in kept))
+        return replace(table, rows=[row for row in table.rows if few or row.name in kept])
 
     def plot(self, method: str | None = None, *, ax: Any = None) -> Any:
         """Draw the reliability diagram of a method, the best one by default, and return the axes."""
@@ -322,7 +321,7 @@ class Comparison(PlainData):
             if np.isfinite(value) and (intervals or not suffix)
         }
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> Json:
         """Reliability diagrams of the uncalibrated scores and of the winner as matplotlib figures, by name."""
         return {f"reliability/{method}": self.plot(method).figure for method in self._drawn()}
 
@@ -336,11 +335,11 @@ class Comparison(PlainData):
         best = self.best or self.rows[0].method
         columns = {"none": "uncalibrated", best: "calibrated"}
         found = {method: row.metrics for method, row in self.by_method.items() if method in columns and row.metrics}
-        rows = tuple(
+        rows = [
             Row(facts(name).title, {method: Cell(name, figures[name]) for method, figures in found.items()})
             for name in ("ece", "nll", "brier", "accuracy")
             if name in self.metric_names
-        )
+        ]
         table = rendering.markdown(Table("metric", columns, rows, intervals=True))
         return MODEL_CARD.format(best=best, table=table, comparison=self)
 

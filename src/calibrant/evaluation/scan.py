@@ -4,8 +4,6 @@ It keeps a few numbers per row and sums by class, so a file larger than memory c
 fitted calibrator.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce

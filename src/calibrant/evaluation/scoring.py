@@ -1,7 +1,5 @@
 """Measure rows by the registered metrics: values, intervals, and the draws that comparisons pair."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -70,13 +68,19 @@ def estimated(
     metrics: Sequence[Metric], rows: ScannedRows, drawn: Resamples, n_bins: int, *, paired: bool = False
 ) -> tuple[Figures, dict[str, Array], dict[str, str]]:
     """Every figure with its interval, the draws behind them, and what was left out and why."""
-    figures = [figure for one in metrics for figure in one.figures]
-    intervals = Intervals(rows, drawn, figures, n_bins, paired=paired)
+    intervals = Intervals(rows, drawn, [figure for one in metrics for figure in one.figures], n_bins, paired=paired)
     found = Figures()
     draws: dict[str, Array] = {}
     left_out: dict[str, str] = {}
     for one in metrics:
-        if reason := _too_large(one, len(rows.labels), rows.n_classes):
+        n, width, reason = len(rows.labels), rows.n_classes, ""
+        rules = [figure.interval for figure in one.figures]
+        ranked = any(isinstance(rule, ClassGaps) and rule.binning == "mass" for rule in rules)
+        if ranked and (n * width > CLASS_ELEMENTS or width > MOST_CLASSES):
+            reason = f"left out, needs every column sorted ({n:,} × {width:,})"
+        elif one.about == "score" and n > SCORE_ROWS:
+            reason = f"more than {SCORE_ROWS:,} rows"
+        if reason:
             left_out |= {figure.name: reason for figure in one.figures}
             continue
         if one.plain:
@@ -87,14 +91,6 @@ def estimated(
             interval, draws[figure.name] = intervals.of(one, figure, values[figure.name])
             found[figure.name] = Estimate(values[figure.name], *interval)
     return found, draws, left_out
-
-
-def _too_large(one: Metric, n: int, n_classes: int) -> str:
-    rules = [figure.interval for figure in one.figures]
-    large = n * n_classes > CLASS_ELEMENTS or n_classes > MOST_CLASSES
-    if large and any(isinstance(one, ClassGaps) and one.binning == "mass" for one in rules):
-        return f"left out, needs every column sorted ({n:,} × {n_classes:,})"
-    return f"more than {SCORE_ROWS:,} rows" if one.about == "score" and n > SCORE_ROWS else ""
 
 
 @one_blas_thread()  # hundreds of thin products: the waits of a second thread cost ten times the work

@@ -1,7 +1,5 @@
 """How calibration holds when the data shift: a metric over severities 0 … 5 of several corruptions."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -18,9 +16,7 @@ from calibrant.core.schema import Schema
 from calibrant.core.softmax import softmax
 from calibrant.data import Predictions, open_predictions
 from calibrant.data.arrays import npz_fields
-from calibrant.data.source import (
-    Wanted,
-)
+from calibrant.data.source import Wanted
 from calibrant.evaluation.table import Cell, Estimate, PlainData, Row, Table
 from calibrant.metrics.record import METRICS, known_name
 
@@ -60,7 +56,7 @@ class ShiftCurves(PlainData):
                 for name, mean, half in zip(names, *ends, strict=True)
             }
             rows.append(Row(method, cells))
-        return Table("method", {name: f"severity {name}" for name in names}, tuple(rows), intervals=True)
+        return Table("method", {name: f"severity {name}" for name in names}, rows, intervals=True)
 
     def to_frame(self) -> Any:
         """A pandas table: one row per method, one column per severity with the ends of its interval."""

@@ -5,18 +5,19 @@ the name of its figure, which decides label, unit and number format (`metrics.re
 Numbers are fractions, not percent.
 """
 
-from __future__ import annotations
-
 import json
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from calibrant.core.errors import InputError
 from calibrant.metrics.record import facts, known_name
+
+Json = dict[str, Any]
+"""Plain values by name."""
 
 
 class PlainData:
@@ -24,7 +25,7 @@ class PlainData:
 
     json_fields: ClassVar[tuple[str, ...]] = ()
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain JSON data by name; None stands for a number that is not finite."""
         names = self.json_fields or (one.name for one in fields(self))  # type: ignore[arg-type]
         return {name: plain(getattr(self, name)) for name in names}
@@ -64,7 +65,7 @@ class Estimate(PlainData):
     spread: float = NAN
     """Standard deviation over repetitions (seeds) whose mean is `value`; NaN for a single result."""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain JSON data; the spread only where there is one."""
         found = super().to_dict()
         if found["spread"] is None:
@@ -80,7 +81,7 @@ class Figures(dict[str, Estimate], PlainData):
             return self[known]
         raise KeyError(name)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain JSON data; of a figure with two names, by both."""
         second = {also: one for name, one in self.items() if (also := facts(name).also)}
         return {name: estimate.to_dict() for name, estimate in (self | second).items()}
@@ -120,7 +121,7 @@ class Table:
 
     axis: str
     columns: Mapping[str, str]
-    rows: tuple[Row, ...]
+    rows: Sequence[Row]
     caption: str = ""
     texts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Columns of words (a verdict, a reason) by name, each a word by the name of the row."""
@@ -129,7 +130,7 @@ class Table:
     missing: str = "—"
     """What stands where a row has no cell."""
 
-    def pick(self, columns: Iterable[str] | None) -> Table:
+    def pick(self, columns: Iterable[str] | None) -> Self:
         """The table with these columns only, in this order; a second name of a metric finds its column."""
         if columns is None:
             return self
@@ -145,7 +146,7 @@ class Table:
             import pandas
         except ImportError as error:
             raise ImportError("to_frame needs pandas: install it with `pip install pandas`") from error
-        found: dict[str, Any] = {}
+        found: Json = {}
         for name in self.columns:
             estimates = [row.cells[name].estimate if name in row.cells else Estimate(NAN) for row in self.rows]
             found[name] = [one.value for one in estimates]

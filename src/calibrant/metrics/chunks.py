@@ -4,12 +4,10 @@ A metric is run once on a few made-up rows to see which totals it asks for. Chun
 alone, and the metric itself turns them into its value: no metric has a second form.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -42,14 +40,12 @@ class Streaming:
         self._sums: dict[Total, Any] = {}
         self._n_classes = 0
 
-    def update(
-        self, chunk: Any, labels: Any = None, sample_weight: Any = None, *, from_logits: bool = False
-    ) -> Streaming:
+    def update(self, chunk: Any, labels: Any = None, sample_weight: Any = None, *, from_logits: bool = False) -> Self:
         """Add the rows of a `Predictions`, or of a matrix with labels; returns itself."""
         update_all([self], chunk, labels, sample_weight, from_logits=from_logits)
         return self
 
-    def merge(self, other: Streaming) -> Streaming:
+    def merge(self, other: Self) -> Self:
         """Add all rows that another of the same metric and options has seen; returns itself."""
         if self.name != other.name or self.options != other.options:
             raise InputError(f"cannot merge {other._words()} into {self._words()}: give both the same options")
@@ -91,14 +87,6 @@ def streaming(name: str, **options: Any) -> Streaming:
     if name not in METRICS:
         raise InputError(f"{name} is not the name of a metric: choose from {', '.join(METRICS)}")
     return Streaming(METRICS[name], options)
-
-
-def additive(name: str) -> bool:
-    """Is a metric a function of sums over rows?"""
-    try:
-        return bool(streaming(name))
-    except InputError:
-        return False
 
 
 def update_all(
@@ -165,15 +153,14 @@ def stream(
     """
     sums: dict[str, Streaming] = {}
     ranked: list[str] = []
-    metrics = [name for name in METRICS if additive(name)] if metrics is None else metrics
-    for metric in metrics:
+    for metric in METRICS if metrics is None else metrics:
         try:
             one = streaming(metric) if isinstance(metric, str) else copy.deepcopy(metric)
             sums[one.name] = one
         except InputError as error:
-            if ORDER_OF_ROWS not in str(error):
+            if metrics is not None and ORDER_OF_ROWS not in str(error):
                 raise
-            ranked.append(str(metric))
+            ranked += [str(metric)] * (metrics is not None)
     work = partial(_measured, metrics=list(sums.values()), ranked=bool(ranked))
     *done, columns, _ = add_up(work, predictions, engine)
     found = {one.name: one.value() for one in done}
@@ -181,7 +168,7 @@ def stream(
         confidence, correct = map(np.concatenate, zip(*columns, strict=True))
         given = confidence, correct.astype(np.int64)
         found |= {name: METRICS[name].function(*given, sample_weight=predictions.weights) for name in ranked}
-    return {name: found[name] for name in (one if isinstance(one, str) else one.name for one in metrics)}
+    return {name: found[name] for name in (one if isinstance(one, str) else one.name for one in metrics or found)}
 
 
 def _measured(chunk: Chunk, *, metrics: list[Streaming], ranked: bool) -> tuple[Any, ...]:

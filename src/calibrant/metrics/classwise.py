@@ -4,8 +4,6 @@ Class j asks whether rows that give it probability p are of class j a share p of
 1{y=j}, over all n rows.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal, TypedDict, Unpack, overload
 
@@ -78,8 +76,7 @@ def classwise_ece(
     >>> classwise_ece([[0.75, 0.25], [0.25, 0.75]], [0, 0]).tolist()
     [0.5, 0.5]
     """
-    rows = check(probabilities, labels, sample_weight, from_logits)
-    sums = class_sums(rows, n_bins, binning)
+    sums = class_sums(check(probabilities, labels, sample_weight, from_logits), n_bins, binning)
     vector = sums.norm(check_norm(norm))
     vector = vector / _share(sums, divisor) ** (0.0 if np.isinf(norm) else 1 / norm)
     if average is None:
@@ -93,7 +90,6 @@ def classwise_ece(
     "class",
     "the gap of every class's probability, averaged",
     ClassGaps("width", lambda g, share, n_classes: total_gap(g, n_classes)),
-    percent=True,
     also="classwise_ece",
     compared=3,
 )
@@ -125,7 +121,6 @@ def sce(
     "ACE",
     "classwise gap over ranges of equal size",
     ClassGaps("mass", lambda g, share, n_classes: (np.abs(g) / share).sum(axis=-1) / g.shape[-1]),
-    percent=True,
     about="matrix",
 )
 def ace(
@@ -161,7 +156,6 @@ def ace(
     "marginal",
     "root mean square of the classwise gaps",
     ClassGaps("mass", lambda g, share, n_classes: np.sqrt((g * g / share).sum(axis=-1) / n_classes)),
-    percent=True,
     about="matrix",
 )
 def marginal_ece(

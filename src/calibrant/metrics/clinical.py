@@ -5,8 +5,6 @@ ROC AUC and average precision; the decomposition of a proper score; and the effe
 positives found, net benefit of acting.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -76,7 +74,6 @@ def redrawn_ratio(draws: Any) -> Array:
     "1 is perfect; below 1 p is too extreme",
     Redrawn(redrawn_slope, lowest=-np.inf),
     better=0,
-    about="score",
 )
 def calibration_slope(
     probabilities: PositiveProbabilities,
@@ -113,7 +110,6 @@ def calibration_slope(
     "0 is perfect; above 0 p is too low on average",
     Redrawn(redrawn_intercept, lowest=-np.inf),
     better=0,
-    about="score",
 )
 def calibration_intercept(
     probabilities: PositiveProbabilities,
@@ -135,7 +131,7 @@ def calibration_intercept(
     """
     checked = check_binary(probabilities, labels, sample_weight, from_logits)
     log_odds, weight = checked.log_odds, checked.mass
-    total, observed = float(weight.sum()), float(weight @ checked.positive)
+    total, observed = weight.sum(), weight @ checked.positive
     if observed in (0.0, total):
         warn_user(
             "calibration_intercept: all labels are equal, so the intercept has no finite estimate; half a row of the "
@@ -143,16 +139,15 @@ def calibration_intercept(
         )
         observed = 0.5 if observed == 0 else total - 0.5 * min(1.0, total)
     share = observed / total
-    centre = float(np.log(share) - np.log1p(-share))
-    low, high = centre - float(log_odds.max()), centre - float(log_odds.min())
+    low, width = (np.log(share) - np.log1p(-share)) - log_odds.max(), np.ptp(log_odds)
 
     def surplus(part: float) -> float:
-        return float(weight @ sigmoid(log_odds + low + part * (high - low))) - observed
+        return weight @ sigmoid(log_odds + low + part * width) - observed
 
-    return low + increasing_root(surplus, tolerance=1e-15, steps=100) * (high - low)
+    return float(low + increasing_root(surplus, tolerance=1e-15, steps=100) * width)
 
 
-@metric("O:E ratio", "O:E", "events seen for each event expected", Redrawn(redrawn_ratio), better=0, about="score")
+@metric("O:E ratio", "O:E", "events seen for each event expected", Redrawn(redrawn_ratio), better=0)
 def observed_expected(
     probabilities: PositiveProbabilities,
     labels: BinaryLabels,
@@ -202,7 +197,7 @@ class FlexibleCalibration:
     """Knots of the restricted cubic spline in log-odds; empty where the curve is a straight line in log-odds."""
 
 
-@metric(about="score")
+@metric()
 def flexible_calibration(
     probabilities: PositiveProbabilities,
     labels: BinaryLabels,
@@ -260,7 +255,7 @@ def curve(checked: Checked, predicted: Array, clusters: ArrayLike | None = None)
 
 def spline_knots(log_odds: Array, weights: Array | None) -> Array:
     """Knots of the restricted cubic spline; empty where there are too few rows or distinct values for three."""
-    total = float(len(log_odds)) if weights is None else float(weights.sum())
+    total = len(log_odds) if weights is None else weights.sum()
     for needed, percentiles in KNOTS:
         if total >= needed:
             knots = weighted_quantile(np.array(percentiles) / 100, log_odds, weights)
@@ -287,7 +282,7 @@ def weighted_quantile(shares: Any, values: Array, weights: Array | None) -> Any:
     # rows of one value are one: between the places of two of them nothing lies
     ordered, group = np.unique(values[kept], return_inverse=True)
     mass = np.bincount(group, weights[kept])
-    before = np.concatenate(([0.0], np.cumsum(mass)))
+    before = np.append(0.0, np.cumsum(mass))
     last = before[:-1] + np.maximum(mass - 1.0, 0.0)
     places = np.stack([before[:-1], last], axis=1).ravel()
     return np.interp(shares * max(before[-1] - 1.0, 0.0), places, np.repeat(ordered, 2))
@@ -323,7 +318,7 @@ def redrawn_quantile(draws: Any, level: float) -> Array:
     return np.take_along_axis(gaps, order, axis=1)[np.arange(len(gaps)), place]
 
 
-@metric("ICI", "ICI", "mean gap of the smooth calibration curve", Redrawn(redrawn_index), percent=True, about="score")
+@metric("ICI", "ICI", "mean gap of the smooth calibration curve", Redrawn(redrawn_index), percent=True)
 def integrated_calibration_index(
     probabilities: PositiveProbabilities,
     labels: BinaryLabels,
@@ -352,7 +347,6 @@ def integrated_calibration_index(
     "median gap of the smooth calibration curve",
     Redrawn(partial(redrawn_quantile, level=0.5)),
     percent=True,
-    about="score",
 )
 def e50(
     probabilities: PositiveProbabilities,
@@ -379,7 +373,6 @@ def e50(
     "90th percentile of the gap of the smooth calibration curve",
     Redrawn(partial(redrawn_quantile, level=0.9)),
     percent=True,
-    about="score",
 )
 def e90(
     probabilities: PositiveProbabilities,
@@ -406,7 +399,6 @@ def e90(
     "chance that a positive gets a higher p than a negative",
     Redrawn(auroc_by_cell),
     better=1,
-    about="score",
 )
 def roc_auc(
     probabilities: PositiveProbabilities,
@@ -443,7 +435,6 @@ def precision_by_cell(draws: Any) -> Array:
     "area under the precision-recall curve",
     Redrawn(precision_by_cell),
     better=1,
-    about="score",
 )
 def average_precision(
     probabilities: PositiveProbabilities,
@@ -498,7 +489,6 @@ class ScoreDecomposition:
         ),
         Figure("uncertainty", "uncertainty", "UNC", False, 0, "log loss of the base rate", field="uncertainty"),
     ),
-    about="score",
 )  # fmt: skip
 def score_decomposition(
     probabilities: PositiveProbabilities,
@@ -578,7 +568,7 @@ class ThresholdMetrics:
     """Share of all rows that are flagged."""
 
 
-@metric(about="score")
+@metric()
 def net_benefit(
     probabilities: PositiveProbabilities,
     labels: BinaryLabels,
@@ -606,7 +596,7 @@ def net_benefit(
     return decision_curve(probabilities, labels, thresholds, sample_weight=sample_weight, from_logits=from_logits).model
 
 
-@metric(about="score")
+@metric()
 def decision_curve(
     probabilities: PositiveProbabilities,
     labels: BinaryLabels,
@@ -632,14 +622,12 @@ def decision_curve(
     cuts, found, flagged, total, positive, *_ = flagged_above(thresholds, checked)
     if (cuts >= 1).any():
         raise InputError(f"thresholds reach {cuts.max():g}, but the net benefit needs thresholds below 1")
-    odds = cuts / (1 - cuts)
-    prevalence = positive / total
-    return DecisionCurve(
-        cuts, (found - (flagged - found) * odds) / total, prevalence - (1 - prevalence) * odds, np.zeros(cuts.shape)
-    )
+    odds, share = cuts / (1 - cuts), positive / total
+    benefit = (found - (flagged - found) * odds) / total
+    return DecisionCurve(cuts, benefit, share - (1 - share) * odds, np.zeros_like(cuts))
 
 
-@metric(about="score")
+@metric()
 def threshold_metrics(
     probabilities: PositiveProbabilities,
     labels: BinaryLabels,

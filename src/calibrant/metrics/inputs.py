@@ -6,12 +6,11 @@ Probabilities (n, K) are asked about the predicted class; one probability per ro
 class: p is used as the confidence, and the label 0/1 as correctness.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Annotated, Any, TypeAlias, TypeVar
+from numbers import Real
+from typing import Annotated, Any, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -118,7 +117,7 @@ class Checked:
             self.totals[asked] = statistic(self, *options)
         return self.totals[asked]
 
-    def every(self, reason: str) -> Checked:
+    def every(self, reason: str) -> Self:
         """All rows, for what is not a function of totals."""
         if self.additive:
             raise NeedsRowsError(reason)
@@ -272,7 +271,7 @@ def mean(rows: Checked, name: str) -> float:
 
 def check_norm(norm: float) -> float:
     """The p of an ℓp norm: 1, 2 or inf (any number from 1 on makes sense)."""
-    if isinstance(norm, bool) or not isinstance(norm, (int, float, np.integer, np.floating)) or not norm >= 1:
+    if isinstance(norm, bool) or not isinstance(norm, Real) or not norm >= 1:
         raise InputError(f"norm must be 1, 2 or inf, got {norm!r}")
     return float(norm)
 

@@ -1,7 +1,5 @@
 """The worst calibration of any group at any range of probabilities, in standard errors."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -85,63 +83,49 @@ def multicalibration_error(
         raise InputError(f"in all {len(left_out)} groups the probabilities are 0 or 1: there is nothing to test")
     row, code = row[squares[code] > 0], code[squares[code] > 0]
     order = np.lexsort((confidence[row], code))
-    walks = _Walks(row[order], code[order], confidence, mass, np.sqrt(squares[known]))
-    ranges = walks.ranges(correct[None])[0]
-    value, worst = float(ranges.max()), known[ranges.argmax()]
-    at_least = int((walks.simulated(draws, seed) >= value - 1e-9).sum())
+    row, code = row[order], code[order]
+    # each group is a walk of the cumulated gaps, looked at where a run of tied probabilities ends
+    stated = confidence[row]
+    ends = np.flatnonzero(np.append((code[1:] != code[:-1]) | (stated[1:] != stated[:-1]), True))
+    starts = np.flatnonzero(np.diff(code[ends], prepend=-1))
+
+    def ranges(correct: Array) -> Array:
+        """The range of each group (r, G) in standard errors under sets of labels (r, n)."""
+        path = np.cumsum((mass * (correct - confidence))[:, row], axis=1)[:, ends]
+        # the sums go on from one group to the next
+        before = np.where(starts > 0, path[:, starts - 1], 0.0)
+        top, low = (extreme.reduceat(path, starts, axis=1) - before for extreme in (np.maximum, np.minimum))
+        return (top.clip(0) - low.clip(None, 0)) / np.sqrt(squares[known])
+
+    observed, generator, n_rows = ranges(correct[None])[0], np.random.default_rng([seed, 19]), len(confidence)
+    value, worst = float(observed.max()), known[observed.argmax()]
+    if n_rows * draws > ROW_DRAWS:
+        simulated = _normal_limit(np.split(np.cumsum(variance[row])[ends], starts[1:]), draws, generator)
+    else:
+        parts = row_blocks(draws, n_rows, BLOCK_ELEMENTS)
+        drawn = (generator.random((part.stop - part.start, n_rows)) < confidence for part in parts)
+        simulated = np.concatenate([ranges(correct).max(axis=1) for correct in drawn])
+    at_least = int((simulated >= value - 1e-9).sum())
     points = value * np.sqrt(squares[worst]) / np.bincount(code, mass[row], len(names))[worst]
-    by_group = {names[one]: float(found) for one, found in zip(known, ranges, strict=True)}
+    by_group = {names[one]: float(found) for one, found in zip(known, observed, strict=True)}
     return MulticalibrationError(value, (1 + at_least) / (draws + 1), float(points), names[worst], by_group, left_out)
 
 
-class _Walks:
-    """Rows in the order of group and probability, so that each group is a walk of the cumulated gaps.
+def _normal_limit(walks: list[Array], draws: int, generator: np.random.Generator) -> Array:
+    """The statistic (R,) of labels drawn from the probabilities, of the cumulated variances of each group's rows.
 
-    row, owner : row and group of each step (m,); a row takes a step in each of its groups. spread : of each group (G,).
+    Sums over many rows are a random walk with normal steps: runs of rows of equal variance, 256 to a group.
     """
-
-    def __init__(self, row: Array, owner: Array, confidence: Array, mass: Array, spread: Array) -> None:
-        self.row, self.confidence, self.mass, self.spread = row, confidence, mass, spread
-        stated = confidence[row]
-        last = np.append((owner[1:] != owner[:-1]) | (stated[1:] != stated[:-1]), True)
-        self.ends = np.flatnonzero(last)
-        """The last row of each run of tied probabilities: the sums are looked at there."""
-        self.starts = np.flatnonzero(np.diff(owner[self.ends], prepend=-1))
-
-    def ranges(self, correct: Array) -> Array:
-        """The range of each group (r, G) in standard errors under sets of labels (r, n)."""
-        excess = self.mass * (correct - self.confidence)
-        path = np.cumsum(excess[:, self.row], axis=1)[:, self.ends]
-        # the sums go on from one group to the next
-        before = np.where(self.starts > 0, path[:, self.starts - 1], 0.0)
-        top = np.maximum.reduceat(path, self.starts, axis=1) - before
-        low = np.minimum.reduceat(path, self.starts, axis=1) - before
-        return (np.maximum(top, 0.0) - np.minimum(low, 0.0)) / self.spread
-
-    def simulated(self, draws: int, seed: int) -> Array:
-        """The statistic (R,) of labels drawn from the probabilities; of many rows, by the normal limit."""
-        generator = np.random.default_rng([seed, 19])
-        n_rows = len(self.confidence)
-        if n_rows * draws > ROW_DRAWS:
-            return self._normal_limit(draws, generator)
-        parts = row_blocks(draws, n_rows, BLOCK_ELEMENTS)
-        drawn = (generator.random((part.stop - part.start, n_rows)) < self.confidence for part in parts)
-        return np.concatenate([self.ranges(correct).max(axis=1) for correct in drawn])
-
-    def _normal_limit(self, draws: int, generator: np.random.Generator) -> Array:
-        """Sums over many rows are a random walk with normal steps: runs of rows of equal variance, 256 to a group."""
-        variance = self.mass**2 * self.confidence * (1 - self.confidence)
-        running = np.cumsum(variance[self.row])[self.ends]
-        found, before = np.zeros(draws), 0.0
-        for own in np.split(running, self.starts[1:]):
-            edges, before = own - before, own[-1]
-            picked = np.unique(np.searchsorted(edges, edges[-1] * np.arange(1, RUNS + 1) / RUNS - 1e-12 * edges[-1]))
-            steps = np.sqrt(np.diff(edges[np.minimum(picked, len(edges) - 1)], prepend=0.0) / edges[-1])
-            walk = np.cumsum(steps * generator.standard_normal((draws, len(steps))), axis=1)
-            # a continuous walk reaches 0.583 steps further than one that is looked at in between (Siegmund 1985)
-            extra = 2 * 0.5826 * float(np.sqrt(np.mean(steps**2))) if len(edges) > 2 * RUNS else 0.0
-            found = np.maximum(found, walk.max(axis=1).clip(0) - walk.min(axis=1).clip(None, 0) + extra)
-        return found
+    found, before = np.zeros(draws), 0.0
+    for own in walks:
+        edges, before = own - before, own[-1]
+        picked = np.unique(np.searchsorted(edges, edges[-1] * np.arange(1, RUNS + 1) / RUNS - 1e-12 * edges[-1]))
+        steps = np.sqrt(np.diff(edges[np.minimum(picked, len(edges) - 1)], prepend=0.0) / edges[-1])
+        walk = np.cumsum(steps * generator.standard_normal((draws, len(steps))), axis=1)
+        # a continuous walk reaches 0.583 steps further than one that is looked at in between (Siegmund 1985)
+        extra = 2 * 0.5826 * float(np.sqrt(np.mean(steps**2))) if len(edges) > 2 * RUNS else 0.0
+        found = np.maximum(found, walk.max(axis=1).clip(0) - walk.min(axis=1).clip(None, 0) + extra)
+    return found
 
 
 def _members(groups: Any, n_rows: int) -> tuple[list[str], Array, Array]:

@@ -5,18 +5,16 @@ records in `METRICS`: the streaming form, the training metric, `measure`, `compa
 Figures are fractions everywhere in the library; `percent` says that a view multiplies by 100.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import cleandoc
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
-from calibrant.metrics import inputs
+from calibrant.metrics.inputs import PositiveProbabilities
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -183,20 +181,22 @@ def metric(
     interval: Rule | None = None,
     *,
     figures: tuple[Figure, ...] = (),
-    about: str = "any",
+    about: str = "",
     **facts: Any,
 ) -> Callable[[Function], Function]:
     """Register the function below under its own name; it is returned as it is.
 
     label, column, meaning, interval : where the result is one number. figures : where it is a dataclass; none where it
         is a vector or a curve.
-    facts : further fields of `Figure`.
+    about : one "score" per row where the function takes `PositiveProbabilities`, else "any" rows.
+    facts : further fields of `Figure`; sizes of gaps are in percent.
     """
 
     def registered(function: Function) -> Function:
-        name = function.__name__
-        one = Figure(name, label, column or label, meaning=meaning, interval=interval, **facts)
-        enlist(Metric(name, function, (one,) if label else figures, about))
+        name, positive = function.__name__, function.__annotations__["probabilities"] == PositiveProbabilities
+        shown = {"percent": isinstance(interval, Gaps | ClassGaps)} | facts
+        one = Figure(name, label, column or label, meaning=meaning, interval=interval, **shown)
+        enlist(Metric(name, function, (one,) if label else figures, about or ("score" if positive else "any")))
         return documented(function)
 
     return registered
@@ -208,17 +208,14 @@ def documented(function: Function) -> Function:
     return function
 
 
-DESCRIBED = ("Probabilities", "ClassIndices", "PositiveProbabilities", "BinaryLabels", "RowWeights")
-"""The types of `inputs` that say what they are."""
-
 HEADING = "Parameters\n----------\n"
 NEXT_SECTION = re.compile(r"^(?=\w+\n-{3,}$)", re.M)
 
 
-def with_shared_parameters(docstring: str, types: Mapping[str, str]) -> str:
-    """The docstring with an entry for every parameter whose type, by its name, is described.
+def with_shared_parameters(docstring: str, types: Mapping[str, Any]) -> str:
+    """The docstring with an entry for every parameter whose type says what it is.
 
-    >>> print(with_shared_parameters("Accuracy.", {"labels": "BinaryLabels", "n_bins": "int"}))
+    >>> print(with_shared_parameters("Accuracy.", {"labels": Annotated[Any, "array (n,): 0 or 1."], "n_bins": int}))
     Accuracy.
     <BLANKLINE>
     Parameters
@@ -227,9 +224,9 @@ def with_shared_parameters(docstring: str, types: Mapping[str, str]) -> str:
         0 or 1.
     """
     entries = ""
-    for parameter, name in types.items():
-        if name in DESCRIBED and f"\n{parameter} : " not in docstring:  # a module may be reloaded
-            shape, _, meaning = getattr(inputs, name).__metadata__[0].partition(": ")
+    for parameter, kind in types.items():
+        if get_origin(kind) is Annotated and f"\n{parameter} : " not in docstring:  # a module may be reloaded
+            shape, _, meaning = get_args(kind)[1].partition(": ")
             entries += f"{parameter} : {shape}\n    {meaning}\n"
     if not entries:
         return docstring
@@ -283,8 +280,7 @@ def register_metric(
     name = name or function.__name__
     if name in METRICS and not METRICS[name].plain:
         raise InputError(f"there is a metric {name!r} in the library: give another name")
-    shown = user_metric(function, name, label, about, percent=unit == "%", better=better, meaning=meaning)
-    return enlist(shown)
+    return enlist(user_metric(function, name, label, about, percent=unit == "%", better=better, meaning=meaning))
 
 
 def user_metric(function: Callable[..., Any], name: str, label: str = "", about: str = "any", **facts: Any) -> Metric:
@@ -324,17 +320,18 @@ def number(name: str, value: float, places: int | None = None) -> str:
     return f"{value:,.{look.places if places is None else places}f}"
 
 
-for _name, _label, _column, _percent, _places, _meaning in (
-    ("gap", "gap", "gap", True, 2, "mean confidence minus accuracy"),
-    ("noise_floor", "noise floor", "floor", True, 2, "the ECE that a calibrated model would show"),
-    ("changed_predictions", "changed predictions", "chg", True, 2, "rows whose decision changed"),
-    ("changed_rankings", "changed rankings", "order", True, 2, "pairs whose order was reversed"),
-    ("p_beats_best", "P(beats best)", "P", False, 2, "share of paired resamples better than the best"),
-    ("fit_seconds", "fit s", "fit", False, 2, "seconds that the fit took"),
-    ("n", "rows", "rows", False, 0, "rows behind the figures"),
-    ("n_positive", "positives", "positives", False, 0, "rows that have the label"),
-    ("mean_rank", "mean rank", "rank", False, 2, "1 is first on every model"),
-    ("best_or_tied", "best or tied", "wins", False, 0, "models on which it is best or tied"),
-    ("n_parameters", "parameters", "params", False, 0, "learned numbers"),
+for _name, _label, _column, _places, _meaning in (
+    ("gap", "gap", "gap", None, "mean confidence minus accuracy"),
+    ("noise_floor", "noise floor", "floor", None, "the ECE that a calibrated model would show"),
+    ("changed_predictions", "changed predictions", "chg", None, "rows whose decision changed"),
+    ("changed_rankings", "changed rankings", "order", None, "pairs whose order was reversed"),
+    ("p_beats_best", "P(beats best)", "P", 2, "share of paired resamples better than the best"),
+    ("fit_seconds", "fit s", "fit", 2, "seconds that the fit took"),
+    ("n", "rows", "rows", 0, "rows behind the figures"),
+    ("n_positive", "positives", "positives", 0, "rows that have the label"),
+    ("mean_rank", "mean rank", "rank", 2, "1 is first on every model"),
+    ("best_or_tied", "best or tied", "wins", 0, "models on which it is best or tied"),
+    ("n_parameters", "parameters", "params", 0, "learned numbers"),
 ):
-    FIGURES[_name] = Figure(_name, _label, _column, _percent, 0, _meaning, places=_places)
+    # None: in percent
+    FIGURES[_name] = Figure(_name, _label, _column, _places is None, 0, _meaning, places=_places or 0)

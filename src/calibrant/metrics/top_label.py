@@ -4,8 +4,6 @@ A confidence on the edge of two equal-width bins belongs to the lower one, (lo, 
 scikit-learn; torchmetrics and netcal put it into the upper one, which makes a difference on few samples.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -68,8 +66,7 @@ def width_bin_sums(rows: Checked, n_bins: int) -> BinSums:
     def part(block: slice) -> Array:
         return kernel(confidence[block], correct[block], None if weights is None else weights[block], n_bins)
 
-    blocks = row_blocks(len(confidence), _ELEMENTS_PER_ROW)
-    return BinSums(*np.sum(map_blocks(part, blocks), axis=0))
+    return BinSums(*np.sum(map_blocks(part, row_blocks(len(confidence), _ELEMENTS_PER_ROW)), axis=0))
 
 
 @metric(
@@ -77,7 +74,6 @@ def width_bin_sums(rows: Checked, n_bins: int) -> BinSums:
     "ECE",
     "mean gap between confidence and accuracy",
     Gaps("width", lambda g, share: total_gap(g), shrunk=True),
-    percent=True,
     compared=1,
 )
 def ece(
@@ -196,7 +192,6 @@ def over_under_confidence(
     "MCE",
     "gap of the worst bin",
     Gaps("width", lambda g, share: (np.abs(g) / share).max(axis=-1), worst=True),
-    percent=True,
 )
 def mce(
     probabilities: Probabilities,
@@ -225,7 +220,6 @@ def mce(
     "ada",
     "the same gap over bins of equal size",
     Gaps("mass", lambda g, share: total_gap(g), shrunk=True),
-    percent=True,
     compared=2,
 )
 def adaptive_ece(
@@ -257,7 +251,6 @@ def adaptive_ece(
     "debiased",
     "the gap with its sampling noise subtracted",
     Gaps("width", lambda g, share: np.sqrt((g**2 / share).sum(axis=-1)), debiased=True),
-    percent=True,
 )
 def debiased_ece(
     probabilities: Probabilities,
@@ -293,7 +286,6 @@ _BATCH_ELEMENTS = 1 << 18
     "sweep",
     "the gap over as many bins as stay monotone",
     Gaps("monotone", lambda g, share: total_gap(g)),
-    percent=True,
 )
 def sweep_ece(
     probabilities: Probabilities,
@@ -315,79 +307,73 @@ def sweep_ece(
     """
     groups = confidence_groups(probabilities, labels, sample_weight, from_logits)
     columns = groups.weight, groups.weight * groups.scores, groups.positive
-    return float(BinSums(*np.add.reduceat(columns, Sweep(groups).monotone()[:-1], axis=1)).norm(check_norm(norm)))
+    return float(BinSums(*np.add.reduceat(columns, monotone_edges(groups)[:-1], axis=1)).norm(check_norm(norm)))
 
 
-class Sweep:
-    """Cumulated sums over the groups, from which any bin's accuracy is two look-ups."""
+def monotone_edges(groups: ScoreGroups) -> Array:
+    """The edges (first group of each bin, and the number of groups) of the most bins whose accuracies rise.
 
-    def __init__(self, groups: ScoreGroups) -> None:
-        self.sums = np.array([cumulate(one) for one in (groups.weight, groups.positive)], dtype=np.float64)
-        self.rank, self.total = self.sums[0, :-1], self.sums[0, -1]
-        self.slack = rank_slack(groups.weight)
-        self.most_bins = self.total / groups.weight.min()
-        left, right = groups.weight[:-1], groups.weight[1:]
-        rises = groups.positive[1:] * left - groups.positive[:-1] * right
-        self.changes = np.flatnonzero(rises != 0) + 1
-        self.isotonic = bool((rises >= -self.slack * left * right).all())
+    It is the largest count of bins such that no count up to it breaks the order. Sums are cumulated over the groups, so
+    that any bin's accuracy is two look-ups.
+    """
+    sums = np.array([cumulate(one) for one in (groups.weight, groups.positive)], dtype=np.float64)
+    rank, total, slack = sums[0, :-1], sums[0, -1], rank_slack(groups.weight)
 
-    def first_group(self, k: Array, n_bins: Array | int) -> Array:
+    def first_group(k: Array, n_bins: Array | int) -> Array:
         """The first group of bin k or later: floor(M·rank/n) ≥ k."""
-        return np.searchsorted(self.rank, k * self.total / n_bins * (1 - self.slack))
+        return np.searchsorted(rank, k * total / n_bins * (1 - slack))
 
-    def edges(self, n_bins: int) -> Array:
+    def edges(n_bins: int) -> Array:
         """The first group of each bin that holds any, and the number of groups."""
-        return np.unique(np.append(self.first_group(np.arange(n_bins), n_bins), len(self.rank)))
+        return np.unique(np.append(first_group(np.arange(n_bins), n_bins), len(rank)))
 
-    def monotone(self) -> Array:
-        """The edges of the largest count of bins up to which no count breaks the order."""
-        # even single confidences may be in order, and then so is every way of joining neighbours
-        single, n_bins = np.arange(len(self.rank) + 1), 2
-        if self.isotonic:
-            return single
-        while n_bins <= 64 or n_bins < len(self.changes):
-            edges = self.edges(n_bins)
-            if self._falls(edges[:-2], edges[1:-1], edges[2:]).any():
-                return self.edges(n_bins - 1)
-            n_bins += 1
-        # few changes of accuracy, many bins: only bins that hold a change can break the order
-        batch = max(1, _BATCH_ELEMENTS // len(self.changes))
-        # with more bins than `most_bins` every group stands alone, and nothing changes any more
-        while n_bins <= self.most_bins + 1:
-            broken = np.flatnonzero(self._breaks_at_a_change(np.arange(n_bins, n_bins + batch)[:, None]))
-            if len(broken):
-                return self.edges(n_bins + int(broken[0]) - 1)
-            n_bins += batch
+    def bin_of(group: Array, counts: Array) -> tuple[Array, Array]:
+        """The first group of the bin that holds a group, and of the next bin."""
+        k = np.floor(counts * rank[group] / total * (1 + slack))
+        return first_group(k, counts), first_group(k + 1, counts)
+
+    def falls(*places: Array) -> Array:
+        """Is the accuracy between the first two places above that between the last two? False where either is empty."""
+        weight, correct = np.diff(sums[:, np.stack(places)], axis=1)
+        return correct[1] * weight[0] < correct[0] * weight[1] - slack * total * weight.sum(axis=0)
+
+    left, right = groups.weight[:-1], groups.weight[1:]
+    rises = groups.positive[1:] * left - groups.positive[:-1] * right
+    single, n_bins, changes = np.arange(len(rank) + 1), 2, np.flatnonzero(rises) + 1
+    # even single confidences may be in order, and then so is every way of joining neighbours
+    if (rises >= -slack * left * right).all():
         return single
-
-    def _breaks_at_a_change(self, counts: Array) -> Array:
-        start, stop = self._bin_of(self.changes[None, :], counts)
-        before, _ = self._bin_of(np.maximum(start - 1, 0), counts)
-        _, after = self._bin_of(np.minimum(stop, len(self.rank) - 1), counts)
-        return (self._falls(before, start, stop) | self._falls(start, stop, after)).any(axis=1)
-
-    def _bin_of(self, group: Array, counts: Array) -> tuple[Array, Array]:
-        k = np.floor(counts * self.rank[group] / self.total * (1 + self.slack))
-        return self.first_group(k, counts), self.first_group(k + 1, counts)
-
-    def _falls(self, left: Array, middle: Array, right: Array) -> Array:
-        """Is the accuracy of groups left…middle above that of middle…right? False where either is empty."""
-        weight, correct = np.diff(self.sums[:, np.stack([left, middle, right])], axis=1)
-        rounding = self.slack * self.total * weight.sum(axis=0)
-        return correct[1] * weight[0] < correct[0] * weight[1] - rounding
+    while n_bins <= 64 or n_bins < len(changes):
+        found = edges(n_bins)
+        if falls(found[:-2], found[1:-1], found[2:]).any():
+            return edges(n_bins - 1)
+        n_bins += 1
+    # few changes of accuracy, many bins: only bins that hold a change can break the order
+    batch = max(1, _BATCH_ELEMENTS // len(changes))
+    # with more bins every group stands alone, and nothing changes any more
+    while n_bins <= total / groups.weight.min() + 1:
+        counts = np.arange(n_bins, n_bins + batch)[:, None]
+        start, stop = bin_of(changes, counts)
+        before, _ = bin_of(np.maximum(start - 1, 0), counts)
+        _, after = bin_of(np.minimum(stop, len(rank) - 1), counts)
+        broken = np.flatnonzero((falls(before, start, stop) | falls(start, stop, after)).any(axis=1))
+        if len(broken):
+            return edges(n_bins + int(broken[0]) - 1)
+        n_bins += batch
+    return single
 
 
 N_CELLS = 4096
 """Cells of [0, 1] the residuals are gathered in."""
 
 
-def reflected_gaussian(cells: Any, value: float, points: int = 200) -> Array:
-    """Density (L, points) at the midpoints of [0, 1] of a Gaussian around each confidence, reflected at 0 and 1.
+def reflected_gaussian(cells: Any, value: float) -> Array:
+    """Density (L, 200) at the midpoints of [0, 1] of a Gaussian around each confidence, reflected at 0 and 1.
 
     The bandwidth is the error itself.
     """
-    grid, bandwidth = (np.arange(points) + 0.5) / points, max(value, 1e-3)
-    density = np.zeros((len(cells.confidence), points))
+    grid, bandwidth = (np.arange(200) + 0.5) / 200, max(value, 1e-3)
+    density = np.zeros((len(cells.confidence), 200))
     for mirror in range(-2, 4):
         image = mirror + cells.confidence if mirror % 2 == 0 else mirror + 1 - cells.confidence
         density += np.exp(-0.5 * ((grid - image[:, None]) / bandwidth) ** 2)
@@ -399,7 +385,6 @@ def reflected_gaussian(cells: Any, value: float, points: int = 200) -> Array:
     "smooth",
     "gap after kernel smoothing, without bins",
     Gaps(reflected_gaussian, lambda g, share: np.abs(g).mean(axis=-1)),
-    percent=True,
 )
 def smooth_ece(
     probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
@@ -471,7 +456,6 @@ def increasing_root(function: Callable[[float], float], *, tolerance: float, ste
         lambda cells, value: memberships(cells.confidence, 15, 0.01),
         lambda g, share: np.sqrt((g**2 / share).sum(axis=-1)),
     ),
-    percent=True,
 )
 def soft_ece(
     probabilities: Probabilities,
@@ -558,7 +542,6 @@ def path_range(residual: Array) -> Array:
     "KS",
     "largest gap accumulated over confidence, without bins",
     Gaps(by_cell, lambda g, share: np.abs(np.cumsum(g, axis=-1)).max(axis=-1)),
-    percent=True,
 )
 def ks_error(
     probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
@@ -582,7 +565,6 @@ def ks_error(
     "Kuiper",
     "largest gap over any range of p, without bins",
     Gaps(by_cell, lambda g, share: path_range(g)),
-    percent=True,
     about="score",
 )
 def kuiper_error(
@@ -625,7 +607,6 @@ def laplacian_root(cells: Any, value: float) -> Array:
     "MMCE",
     "kernel mean of the gap, without bins",
     Gaps(laplacian_root, lambda g, share: np.sqrt((g**2).sum(axis=-1))),
-    percent=True,
 )
 def mmce(
     probabilities: Probabilities,
@@ -656,6 +637,5 @@ def mmce(
     residual = groups.excess
     # for sorted c the kernel of a pair splits into exp(−c_i/width)·exp(c_j/width): a running sum replaces the matrix
     near, far = residual * np.exp(-groups.scores / width), residual * np.exp(groups.scores / width)
-    before = np.cumsum(far) - far
-    form = np.dot(residual, residual) + 2 * np.dot(near, before)
+    form = np.dot(residual, residual) + 2 * np.dot(near, np.cumsum(far) - far)
     return float(np.sqrt(max(form, 0.0)) / groups.weight.sum())

@@ -29,8 +29,7 @@ class Answer(NamedTuple):
 def answers(comparison: Comparison) -> list[Answer]:
     """The three answers of a comparison."""
     if comparison.best is None:
-        reason = "Every method failed; the reasons are listed below."
-        return [Answer("Is it calibrated?", "Unknown", reason, "open")]
+        return [Answer("Is it calibrated?", "Unknown", "Every method failed; the reasons are listed below.", "open")]
     before, best = comparison.row(baseline(comparison)), comparison.row(comparison.recommended or comparison.best)
     return [
         Answer("Is it calibrated?", *_calibrated(comparison, before)),

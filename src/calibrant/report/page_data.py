@@ -43,6 +43,7 @@ TABLE_THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7)
 BINS = (
     "lower", "upper", "confidence", "accuracy", "accuracy_low", "accuracy_high", "noise_low", "noise_high", "count",
 )  # fmt: skip
+GAPS = ("group", "rows", "gap", "low", "high", "few", "side")
 MOST_LABELS = 200
 """Labels in the table; of more, those with the largest error after calibration."""
 FEW_POSITIVES = 10
@@ -133,12 +134,10 @@ def _diagrams(comparison: Comparison, method: str, columns: RowColumns) -> Data:
 def ece_words(row: MethodRow) -> str:
     """The sentence beside the reliability diagram."""
     text, floor = f": calibration error {figure('ece', row.metrics['ece'].value)}", row.noise_floor
-    if floor is not None:
-        text += (
-            f"; a perfectly calibrated model would show about {figure('ece', floor.mean)}"
-            f", up to {figure('ece', floor.critical)} by chance"
-        )
-    return f"{text}."
+    if floor is None:
+        return f"{text}."
+    chance = f"{figure('ece', floor.mean)}, up to {figure('ece', floor.critical)} by chance"
+    return f"{text}; a perfectly calibrated model would show about {chance}."
 
 
 def _deferral(comparison: Comparison, columns: RowColumns) -> Data:
@@ -240,19 +239,14 @@ def group_tables(comparison: Comparison) -> Data | None:
     shown, focus = shown_groups(comparison), focus_group(comparison)
     bins, gaps = {}, {}
     for method, analysis in found.items():
-        sums, groups = analysis.groups[focus].bins, [analysis.groups[place] for place in shown]
-        weight, stated, seen = np.stack([sums.weight, sums.confidence, sums.correct])[:, sums.weight > 0]
+        sums, lines = analysis.groups[focus].bins, []
+        weight, stated, seen = np.stack(sums)[:, sums.weight > 0]
         bins[method] = {"confidence": stated / weight, "accuracy": seen / weight, "count": weight}
-        ends = [one.metrics["gap"] for one in groups]
-        gaps[method] = {
-            "group": [one.name for one in groups],
-            "rows": [one.n for one in groups],
-            "gap": [one.value for one in ends],
-            "low": [one.low for one in ends],
-            "high": [one.high for one in ends],
-            "few": [one.too_few for one in groups],
-            "side": [words.sides[1 - (one.low > 0) + (one.high < 0)] for one in ends],
-        }
+        for one in (analysis.groups[place] for place in shown):
+            gap = one.metrics["gap"]
+            side = words.sides[1 - (gap.low > 0) + (gap.high < 0)]
+            lines.append((one.name, one.n, gap.value, gap.low, gap.high, one.too_few, side))
+        gaps[method] = dict(zip(GAPS, zip(*lines, strict=True), strict=True))
     return {
         "gaps": stacked(gaps),
         "bins": stacked(bins),
@@ -272,17 +266,12 @@ def decision_tables(comparison: Comparison) -> Data | None:
     for method, columns in done.items():
         given = columns.confidence, columns.correct, THRESHOLDS
         curve = decision_curve(*given, sample_weight=weights)
-        figures = threshold_metrics(*given, sample_weight=weights)
-        parts[method] = {"threshold": THRESHOLDS, "benefit": curve.model}
-        for name in ("sensitivity", "specificity", "ppv", "npv", "flagged"):
-            parts[method][name] = getattr(figures, name)
+        parts[method] = {"benefit": curve.model, **vars(threshold_metrics(*given, sample_weight=weights))}
     order = filter(done.get, dict.fromkeys((baseline(comparison), comparison.recommended or "", *done)))
     for method in islice(order, max(2, MOST_FITTED // comparison.n_test)):
+        rows = done[method].confidence, done[method].correct
         with said():
-            columns = done[method]
-            fitted = flexible_calibration(
-                columns.confidence, columns.correct, sample_weight=weights, clusters=comparison.clusters
-            )
+            fitted = flexible_calibration(*rows, sample_weight=weights, clusters=comparison.clusters)
         smooth[method] = {name: getattr(fitted, name)[::2] for name in ("probability", "observed", "low", "high")}
     return {
         "smooth": stacked(smooth),
@@ -305,8 +294,7 @@ def _ranked(comparison: Comparison, columns: Mapping[str, str]) -> Table:
     """The methods by the deciding metric, the best first, those that failed at the end."""
     found = {row.name: row for row in comparison.table().rows}
     worked = [found[name] for name in comparison.ranking(comparison.criterion)]
-    failed = [row for row in found.values() if row.error is not None]
-    return Table("Method", columns, (*worked, *failed))
+    return Table("Method", columns, worked + [row for row in found.values() if row.error is not None])
 
 
 def methods_table(comparison: Comparison) -> Table:
@@ -354,11 +342,11 @@ LABEL_FIGURES = {
 def _before_and_after(axis: str, best: str, figures: Mapping[str, str], found: Iterable[Sequence[Any]]) -> Table:
     """Lines of a name, its figures (None for those that are missing), a remark and a style, below their headings."""
     lines = []
-    for name, values, note, kind in found:
+    for name, values, *look in found:
         named = zip(figures.items(), values, strict=True)
         cells = {title: Cell(metric, one) for (title, metric), one in named if one}
-        lines.append(Line(name, cells, note=note, kind=kind))
-    return Table(axis, {title: title for title in cells}, tuple(lines), f"{axis}s before and after {best}")
+        lines.append(Line(name, cells, False, None, *look))
+    return Table(axis, {title: title for title in cells}, lines, f"{axis}s before and after {best}")
 
 
 def group_table(comparison: Comparison) -> Table | None:
@@ -371,7 +359,7 @@ def group_table(comparison: Comparison) -> Table | None:
         error, chance = Estimate(new.metrics["ece"].value), Estimate(new.noise_floor.mean)
         gaps, ratio = [one.metrics["gap"] for one in (old, new)], new.metrics.get("observed_expected")
         values = Estimate(new.n), *gaps, error, chance, ratio
-        lines.append((new.name, values, "few rows" if new.too_few else "", ""))
+        lines.append((new.name, values, "few rows" * new.too_few))
     return _before_and_after("Group", best, GROUP_FIGURES, lines)
 
 
@@ -395,13 +383,12 @@ def label_table(comparison: Comparison) -> Table | None:
     values = np.vstack([positive, np.reshape(np.transpose(found), (4, width))])
     pooled = [comparison.row(name).metrics[key].value for key in ("ece", "nll") for name in both]
     total, few = positive.sum(), np.minimum(positive, len(labels) - positive) < FEW_POSITIVES
-    means = values[1:].mean(axis=1)
     lines = [
         ("all labels pooled", map(Estimate, [total, *pooled]), "", "macro"),
-        ("mean of the labels", map(Estimate, [total, *means]), "", "macro"),
+        ("mean of the labels", map(Estimate, [total, *values[1:].mean(axis=1)]), "", "macro"),
     ]
     for place in np.lexsort((-values[2], few))[:MOST_LABELS]:
-        look = (f"fewer than {FEW_POSITIVES} events", "few") if few[place] else ("", "")
+        look = (f"fewer than {FEW_POSITIVES} events", "few") if few[place] else ()
         lines.append((class_names(comparison)[place], map(Estimate, values[:, place]), *look))
     return _before_and_after("Label", best, LABEL_FIGURES, lines)
 
@@ -419,17 +406,15 @@ def clinical_figures(comparison: Comparison, columns: RowColumns) -> tuple[Mappi
 
 def clinical_table(comparison: Comparison) -> tuple[Table, list[tuple[str, str]]]:
     """Each figure before and after the best method, what it says in words, and what the methods' fits warn of."""
-    done, best = finished(comparison), comparison.recommended or ""
-    both = {name: clinical_figures(comparison, done[name]) for name in (baseline(comparison), best)}
-    warnings = [(name, text) for name, (_, told) in both.items() for text in told]
-    old, new = both[baseline(comparison)][0], both[best][0]
-    rows, words = [], {}
+    done, before, best = finished(comparison), baseline(comparison), comparison.recommended or ""
+    both = {name: clinical_figures(comparison, done[name]) for name in (before, best)}
+    old, new, rows, words = both[before][0], both[best][0], [], {}
     for name, (label, ideal, *_) in CLINICAL.items():
         rows.append(Row(label, {"old": Cell(name, old[name]), "new": Cell(name, new[name])}))
         words[label] = ("" if ideal is None else f"Ideal {ideal:g}. ") + clinical_words(name, new[name])
     columns, texts = {"old": "Before", "new": f"After `{best}`"}, {"In words, after": words}
-    table = Table("Figure", columns, tuple(rows), "Calibration in clinical terms, before and after", texts)
-    return table, warnings
+    table = Table("Figure", columns, rows, "Calibration in clinical terms, before and after", texts)
+    return table, [(name, text) for name, (_, told) in both.items() for text in told]
 
 
 Words = tuple[str, str, str]

@@ -32,11 +32,6 @@ class Wording:
     yes: str
     no: str
     reliability_shows: str
-    reliability_reads: str
-    histogram_title: str
-    histogram_shows: str
-    histogram_reads: str
-    deferral_lead: str
 
     @property
     def sides(self) -> list[str]:
@@ -55,13 +50,6 @@ PREDICTED = Wording(
     no="wrong",
     reliability_shows="Predictions grouped by stated confidence; each mark is how often that group was right, with its "
     "95% interval. Bars and small numbers count the rows; bins of fewer than 10 are faint.",
-    reliability_reads="On the dashed line the model means what it says; below, it is too sure. Inside the grey boxes, "
-    "chance alone explains the distance.",
-    histogram_title="How sure is it?",
-    histogram_shows="How many test rows got which confidence, split into right and wrong predictions.",
-    histogram_reads="The two dashed lines, mean confidence and accuracy, should stand together. Wrong rows far to the "
-    "right are confident mistakes.",
-    deferral_lead="If someone else decides the cases below a confidence threshold, how many errors remain?",
 )
 
 POSITIVE = Wording(
@@ -76,14 +64,6 @@ POSITIVE = Wording(
     reliability_shows="Rows grouped by the stated probability of the positive class; each mark is the share of "
     "positives in that group, with its 95% interval. Bars and small numbers count the rows; bins of fewer than 10 are "
     "faint.",
-    reliability_reads="On the dashed line probabilities mean what they say; below it they are too high, above it too "
-    "low. Inside the grey boxes, chance alone explains the distance.",
-    histogram_title="Who gets which probability?",
-    histogram_shows="How many test rows got which probability, split into positives and negatives.",
-    histogram_reads="The two dashed lines, mean probability and observed share of positives, should stand together. "
-    "The less the two colours overlap, the better the model tells positives from negatives.",
-    deferral_lead="A row is decided as positive from a probability of 50% on, and is as sure as the larger of p and "
-    "1 − p. If someone else decides the least sure rows, how many errors remain?",
 )
 
 
@@ -124,8 +104,7 @@ def sizes(comparison: Comparison) -> list[str]:
 def class_names(comparison: Comparison) -> list[str]:
     """The names of the classes or labels, numbers where there are none."""
     word = "label" if comparison.task == "multilabel" else "class"
-    numbered = [f"{word} {index}" for index in range(comparison.n_classes)]
-    return list(map(str, comparison.class_names or numbered))
+    return list(map(str, comparison.class_names or [f"{word} {index}" for index in range(comparison.n_classes)]))
 
 
 def innermost(calibrator: Any) -> list[Any]:
