@@ -13,6 +13,7 @@ from calibrant import metrics
 from calibrant.data import Predictions
 from calibrant.evaluation.bootstrap import draw
 from calibrant.evaluation.compare import compare
+from calibrant.evaluation.consistency import consistency_test
 from calibrant.evaluation.measure import measure, verdict
 from calibrant.evaluation.results import NoiseFloor
 from calibrant.evaluation.scan import scan_predictions
@@ -158,6 +159,38 @@ def test_a_good_verdict_needs_classes_and_loss_to_agree(monkeypatch):
     probabilities, labels = opposed(3000, 0.0)
     honest = measure(Predictions(probabilities=probabilities, labels=labels), resamples=100)
     assert honest.verdict == "indistinguishable from calibrated"
+
+
+def test_classes_are_asked_with_clusters_too():
+    """Labels of a cluster cannot be drawn one by one; the residuals of whole clusters can be multiplied."""
+    probabilities, labels = opposed(3000, 0.12)
+    clusters = np.arange(3000) // 5
+    found = measure(Predictions(probabilities=probabilities, labels=labels), cluster=clusters, decompose=False)
+    assert found.noise_floor.p_value >= 0.05
+    assert found.verdict.startswith("miscalibrated by class: a classwise ECE of 1")
+    probabilities, labels = opposed(3000, 0.0)
+    honest = measure(Predictions(probabilities=probabilities, labels=labels), cluster=clusters, decompose=False)
+    assert honest.verdict == "indistinguishable from calibrated"
+
+
+def dirichlet(seed: int) -> Predictions:
+    """Calibrated probabilities of four classes."""
+    rng = np.random.default_rng(seed)
+    probabilities = rng.dirichlet([0.3, 0.5, 0.2, 0.2], 400)
+    labels = (rng.random((400, 1)) > probabilities.cumsum(axis=1)).sum(axis=1).clip(max=3)
+    return Predictions(probabilities=probabilities, labels=labels)
+
+
+@pytest.mark.parametrize("seed", [359, 432])
+def test_the_two_questions_of_several_classes_share_the_level(seed):
+    """The ECE alone would deny these calibrated models a good verdict; the p-value that is shown agrees with it."""
+    predictions = dirichlet(seed)
+    correct = predictions.probabilities.argmax(axis=1) == predictions.labels
+    alone = consistency_test(predictions.probabilities.max(axis=1), correct).p_value
+    found = measure(predictions, metrics=["ece", "nll"], resamples=20)
+    assert alone < 0.05
+    assert found.noise_floor.p_value == pytest.approx(alone / 0.8)
+    assert found.verdict == "indistinguishable from calibrated"
 
 
 @pytest.mark.parametrize("weighted", [False, True])

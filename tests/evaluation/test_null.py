@@ -7,7 +7,7 @@ from scipy.special import ndtr
 from scipy.stats import binom
 
 from calibrant.evaluation.consistency import consistency_test, too_few_to_tell
-from calibrant.evaluation.groups import groups_differ, make_grouping
+from calibrant.evaluation.groups import group_analysis, groups_differ, make_grouping
 
 RUNS = 200
 LIMIT = binom.ppf(0.999, RUNS, 0.05)
@@ -63,3 +63,16 @@ def test_a_few_clusters_that_hold_all_errors_are_too_few_to_tell():
     assert not too_few_to_tell(confidence, correct, None)
     assert too_few_to_tell(confidence, correct, None, "multiclass", clusters)
     assert not too_few_to_tell(confidence, np.arange(1000) % 50 > 0, None, "multiclass", clusters)
+
+
+def test_intervals_of_groups_in_sure_clusters_are_those_of_three_gaps():
+    """Resamples of the few clusters that hold errors vary too little: they gave 1.97 standard errors, as of one gap."""
+    reached = []
+    for seed in range(20):
+        generator = np.random.default_rng(seed)
+        confidence, latent, clusters = sure_clusters(generator)
+        grouping = make_grouping({"ward": generator.integers(0, 3, len(clusters))}, len(clusters))
+        reached.append(
+            group_analysis(confidence, latent < confidence, grouping, clusters=clusters, resamples=200).critical
+        )
+    assert 2.2 < np.median(reached) < 2.6

@@ -32,7 +32,8 @@ class NoiseFloor(PlainData):
     """The ECE a perfectly calibrated model with these confidences would show at this n, and the consistency test.
 
     `mean`, `low` and `high` describe the ECE over label sets re-drawn from the confidences (2.5% and 97.5%
-    quantiles), `critical` its 95% quantile; `p_value` is (1 + #{drawn ECE ≥ observed}) / (draws + 1).
+    quantiles), `critical` its 95% quantile; `p_value` is (1 + #{drawn ECE ≥ observed}) / (draws + 1). Where `measure`
+    tests the classes too, it divides `p_value` by the share of the level that the ECE keeps.
     """
 
     mean: float

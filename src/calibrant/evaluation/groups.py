@@ -2,7 +2,8 @@
 
 The signed gap of a group is its mean confidence minus its accuracy (of one probability per row: mean probability minus
 the share of positives). Its intervals hold for all groups at once: their half width is q standard errors, q the 95%
-quantile over resamples of the largest studentised deviation of any group (max-t; Westfall & Young 1993).
+quantile over resamples of the largest studentised deviation of any group (max-t; Westfall & Young 1993). Sums of
+clusters are multiplied by normal numbers instead: few clusters may hold errors, and resamples of them vary too little.
 
 How rows are summed: rows that share their group, their range of confidence and their outcome are one unit. A Poisson
 resample gives the unit's m rows a Poisson(m) number of copies, and sums over them are that number times the unit's
@@ -35,7 +36,7 @@ from calibrant.core.bins import place as range_of
 from calibrant.core.errors import InputError
 from calibrant.core.schema import MISSING, identifiers
 from calibrant.core.softmax import sigmoid
-from calibrant.evaluation.bootstrap import LEVEL, in_blocks, poisson_table
+from calibrant.evaluation.bootstrap import LEVEL, in_blocks
 from calibrant.evaluation.consistency import (
     FEWEST_ERRORS,
     FEWEST_ROWS,
@@ -231,8 +232,6 @@ def common_groups(val: Any, test: Any, by: Any) -> tuple[Array | None, Array]:
 
 NEAR_THE_ENDS = np.array([0.0003, 0.001, 0.002, 0.004, 0.007, 0.012, 0.02, 0.035])
 """Extra edges near 0 and 1, where p(1−p) changes fast."""
-MANY_CLUSTERS = 200
-"""From this many clusters per group on, the clusters' sums are taken as normal."""
 
 
 class _Rows:
@@ -311,33 +310,31 @@ def _simultaneous(rows: _Rows, resamples: int, seed: int) -> tuple[Array, Array,
     # deviations from the gap of the row's group, so that a mean over a resample is the deviation of its gap
     mass, own = rows.mass, rows.mass * (column - gap[rows.codes])
     weight, total, generator = rows.by_unit(mass), rows.by_unit(own), np.random.default_rng([seed, 17])
-    if rows.clusters is not None and np.median(rows.independent) >= MANY_CLUSTERS:
-        # normal gaps with the covariance of the clusters' sums
-        values, vectors = np.linalg.eigh((total @ total.T).toarray()[np.ix_(known, known)])
-        root = vectors * np.sqrt(np.maximum(values, 0.0))
-        drawn = generator.standard_normal((resamples, len(values))) @ root.T
-        reached = (np.abs(drawn) / (error * rows.total)[known]).max(axis=1, initial=0.0)
+    known_rows = known[:, None]
+    if rows.clusters is not None:
+        # normal multiples of the clusters' sums, since resamples hold no more clusters with errors than were seen
+        size, spread = rows.size, np.sqrt(total.power(2).sum(axis=1))[:, None]
+
+        def largest(count: int) -> Array:
+            """The largest studentised deviation of any group in each of so many draws."""
+            drawn = np.abs(total @ generator.standard_normal((len(size), count)))
+            return np.where(known_rows, drawn / np.maximum(spread, 1e-300), 0.0).max(axis=0)
+
     else:
-        squares = [total * total, total * weight, weight * weight]
-        if rows.clusters is None:
-            squares = [rows.by_unit(product) for product in (own**2, own * mass, mass**2)]
+        squares = [rows.by_unit(product) for product in (own**2, own * mass, mass**2)]
         least, size = (claimed / rows.squares(mass))[:, None], rows.size[:, None]
 
         def largest(count: int) -> Array:
-            """The largest studentised deviation of any group in each of so many resamples."""
-            shape = len(size), count
-            if rows.clusters is None:
-                ratios = generator.poisson(size, size=shape) / size
-            else:
-                ratios = poisson_table()[generator.integers(1 << 16, size=shape, dtype=np.uint16)].astype(np.float64)
+            """The same of resamples."""
+            ratios = generator.poisson(size, size=(len(size), count)) / size
             w, sums, own, cross, square = (part @ ratios for part in (weight, total, *squares))
             with np.errstate(divide="ignore", invalid="ignore"):
                 mean = sums / w
                 spread = np.maximum(own - 2 * mean * cross + mean**2 * square, least * square)
                 t = np.abs(sums) / np.sqrt(spread)
-            return np.where(np.isfinite(t) & known[:, None], t, 0.0).max(axis=0)
+            return np.where(np.isfinite(t) & known_rows, t, 0.0).max(axis=0)
 
-        reached = in_blocks(largest, resamples, len(size))
+    reached = in_blocks(largest, resamples, len(size))
     reached.sort()
     t = np.abs(gap) / np.where(known, error, np.nan)
     p_gap = (1 + resamples - np.searchsorted(reached, t - 1e-12)) / (resamples + 1)

@@ -62,8 +62,8 @@ from calibrant.metrics.reliability import Reliability
 
 TOO_FEW = "too few rows to tell"
 CALIBRATED = "indistinguishable from calibrated"
-CLASS_LEVEL = 0.01
-"""Of the test of all classes: with that of the ECE, a good verdict is denied to about 6% of calibrated models."""
+CLASS_SHARE = 0.2
+"""Part of the 5% at which calibrated models are denied a good verdict: for the test of all classes."""
 LABEL_RESAMPLES = 200
 """Resamples behind the intervals of single labels, of which there may be a thousand."""
 
@@ -264,6 +264,8 @@ def measure(
     confidence, correct = columns.confidence, columns.correct
     shared: Json = {"n_bins": n_bins, "weights": weights, "seed": seed}
     floor = consistency_test(confidence, correct, clusters=clusters, **shared)
+    if not rows.flat:
+        floor = replace(floor, p_value=min(1.0, floor.p_value / (1 - CLASS_SHARE)))
     groups = column_groups(columns, predictions, by, clusters=clusters, resamples=resamples, **shared)
     bins = reliability_bins(confidence, correct, **shared)
     progress.step("intervals", 3, 3)
@@ -272,9 +274,7 @@ def measure(
     hint = ["two columns are measured about the predicted class; --task binary asks about the positive class"] * two
     loss = None if too_few else mendable(predictions, clusters, seed, decompose)
     words = TOO_FEW if too_few else verdict(bins.over, bins.under, floor, predictions.task)
-    # labels of a cluster cannot be drawn one by one
-    tested = words == CALIBRATED and clusters is None and not rows.flat
-    if tested and classwise_p_value(rows, n_bins, seed) < CLASS_LEVEL:
+    if words == CALIBRATED and not rows.flat and classwise_p_value(rows, n_bins, seed) < CLASS_SHARE * SIGNIFICANCE:
         points = f"{100 * class_sums(rows, n_bins, 'width').norm(1).mean():.1f} points"
         words = f"miscalibrated by class: a classwise ECE of {points}, though top confidences show no gap"
     return Measurement(
