@@ -2,10 +2,15 @@
 
     python benchmarks/null.py [--runs 1000] [--only rare,ties] [--rows 1000]
 
-Tests are called directly. `verdict`: the consistency test, unless there are too few errors to tell. `groups differ`:
-the test that three groups share one map; for its power the first group alone is off. `a group is off`: the gap of any
-group with errors enough to tell lies outside its interval; `gaps cover`: the intervals of all groups hold the truth.
-`monitor`: an alarm at a false alarm rate of 5%. A test fails where more runs reject than binom.ppf(.999, runs, .05).
+Tests are called directly. `verdict`: the consistency test, unless there are too few errors to tell. `loss`: a map takes
+more off the log loss than noise. `groups differ`: the test that three groups share one map; for its power the first
+group alone is off. `a group is off`: the gap of any group with errors enough to tell lies outside its interval; `gaps
+cover`: the intervals of all groups hold the truth. `monitor`: an alarm at a false alarm rate of 5%.
+
+Of several classes, in a second table: the ECE's test and that of all classes at their shares of 5%, the loss, and the
+verdict of `measure`, which each of the three can deny. For the power the predicted class is 5 points less likely.
+
+A test fails where more runs reject than 5% explain: binom.ppf(.999, 1000, .05) is 73, and one less is allowed.
 """
 
 from __future__ import annotations
@@ -19,12 +24,18 @@ from scipy.special import ndtr
 from scipy.stats import binom
 
 from calibrant.data import Predictions
+from calibrant.evaluation.bootstrap import draw
+from calibrant.evaluation.calibration_loss import mendable
 from calibrant.evaluation.consistency import consistency_test, too_few_to_tell
 from calibrant.evaluation.groups import group_analysis, make_grouping, sampled
+from calibrant.evaluation.measure import CLASS_SHARE
+from calibrant.evaluation.scan import scan_predictions
+from calibrant.evaluation.scoring import classwise_p_value
 from calibrant.monitor import Monitor
 
 LEVEL, POINTS = 0.05, 0.05
-TESTS = ("verdict", "groups differ", "a group is off", "monitor")
+TESTS = ("verdict", "loss", "groups differ", "a group is off", "monitor")
+CLASS_TESTS = ("ECE", "classes", "loss", "verdict")
 
 
 @dataclass
@@ -38,13 +49,17 @@ class Rows:
     correlation: float = 0.5
     counts: np.ndarray | None = None
 
-    def outcomes(self, generator: np.random.Generator, chance: np.ndarray) -> np.ndarray:
-        """Outcomes with these chances, of one cluster alike."""
-        latent = generator.standard_normal(len(chance))
+    def latent(self, generator: np.random.Generator, n: int) -> np.ndarray:
+        """Uniform numbers, of one cluster alike."""
+        latent = generator.standard_normal(n)
         if self.clusters is not None:
             shared = generator.standard_normal(self.clusters.max() + 1)[self.clusters]
             latent = np.sqrt(self.correlation) * shared + np.sqrt(1 - self.correlation) * latent
-        return ndtr(latent) < chance
+        return ndtr(latent)
+
+    def outcomes(self, generator: np.random.Generator, chance: np.ndarray) -> np.ndarray:
+        """Outcomes with these chances."""
+        return self.latent(generator, len(chance)) < chance
 
 
 Make = Callable[[np.random.Generator, int], Rows]
@@ -144,6 +159,49 @@ def copied(rows: Rows, generator: np.random.Generator, chance: np.ndarray) -> tu
     return Rows(copies.values[order], copies.groups["group"][order]), copies.labels[order]
 
 
+@dataclass
+class Classes:
+    """A problem of several classes: their number, the spread of their log-odds, rows and rows of one cluster."""
+
+    count: int
+    spread: float = 2.0
+    rows: int = 600
+    cluster: int = 1
+
+    def run(self, seed: int, error: float) -> dict[str, bool]:
+        """What each test says of one data set."""
+        generator, n = np.random.default_rng([seed, 31]), self.rows
+        scores = np.exp(self.spread * generator.standard_normal((n, self.count)))
+        stated = scores / scores.sum(axis=1, keepdims=True)
+        top = np.eye(self.count, dtype=bool)[stated.argmax(axis=1)]
+        sure = stated.max(axis=1, keepdims=True)
+        less = np.minimum(error, sure)
+        chance = np.where(top, stated - less, stated * (1 - sure + less) / (1 - sure))
+        clusters = np.arange(n) // self.cluster
+        rows = Rows(sure[:, 0], clusters, clusters=clusters if self.cluster > 1 else None)
+        labels = (chance.cumsum(axis=1) < rows.latent(generator, n)[:, None]).sum(axis=1).clip(max=self.count - 1)
+        given = Predictions(probabilities=stated, labels=labels)
+        seen = scan_predictions(given, draw(n, 1, 0, rows.clusters), n_bins=15)
+        columns, loss = seen.columns(), mendable(given, rows.clusters, seed, None)
+        test = consistency_test(columns.confidence, columns.correct, draws=400, clusters=rows.clusters, seed=seed)
+        said = {
+            "ECE": test.p_value < (1 - CLASS_SHARE) * LEVEL,
+            "classes": classwise_p_value(seen, 15, seed) < CLASS_SHARE * LEVEL,
+            "loss": loss is not None and loss.beyond_noise,
+        }
+        return said | {"verdict": any(said.values())}
+
+
+CLASS_CASES = {
+    "two-columns": ("two columns", Classes(2)),
+    "five-classes": ("five classes", Classes(5)),
+    "few-rows": ("five classes, 150 rows", Classes(5, rows=150)),
+    "sure-classes": ("ten classes, confidence near 1", Classes(10, spread=6.0)),
+    "many-classes": ("forty classes", Classes(40, spread=3.0)),
+    "class-clusters": ("five classes, clusters of 10", Classes(5, rows=1000, cluster=10)),
+}
+
+
 def run(make: Make, n: int, seed: int, error: float) -> dict[str, bool]:
     """What each test says of one data set."""
     generator = np.random.default_rng([seed, 29])
@@ -154,7 +212,9 @@ def run(make: Make, n: int, seed: int, error: float) -> dict[str, bool]:
     test = consistency_test(rows.stated, right, draws=400, **options)
     task = "binary" if rows.stated.mean() < 0.5 else "multiclass"
     few = too_few_to_tell(rows.stated, right, rows.weights, task, rows.clusters)
-    said = {"verdict": test.p_value < LEVEL and not few}
+    seen = Predictions(probabilities=rows.stated, labels=right, weights=rows.weights, task="binary")
+    loss = None if few else mendable(sampled(seen, None, None, "rows")[0], rows.clusters, seed, None)
+    said = {"verdict": test.p_value < LEVEL and not few, "loss": loss is not None and loss.beyond_noise}
     if rows.weights is None:
         # the batches of a monitor are what is independent
         monitor = Monitor(
@@ -171,30 +231,34 @@ def run(make: Make, n: int, seed: int, error: float) -> dict[str, bool]:
     return said
 
 
+def cells(tests: tuple[str, ...], null: list[dict[str, bool]], power: list[dict[str, bool]], limit: int) -> list[str]:
+    """Rejections of calibrated rows by each test, marked where they are too many, with its power."""
+    found = []
+    for test in tests:
+        rejected, seen = (sum(one.get(test, False) for one in runs) for runs in (null, power))
+        mark = "!" * (rejected > limit)
+        found.append(f"{rejected}{mark} ({100 * seen / len(power):.0f}%)" if test in null[0] else "–")
+    return found
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--rows", type=int, default=1000)
-    parser.add_argument("--only", default=",".join(CASES))
+    parser.add_argument("--only", default=",".join((*CASES, *CLASS_CASES)))
     given = parser.parse_args()
-    limit, failed = int(binom.ppf(0.999, given.runs, LEVEL)), []
+    limit, names = int(binom.ppf(0.999, given.runs, LEVEL)) - 1, given.only.split(",")
     print(f"rejections in {given.runs} runs, at most {limit} at 5% (power on {100 * POINTS:.0f} points)\n")
     print(f"| case | {' | '.join(TESTS)} | gaps cover |\n| --- |{' ---: |' * (len(TESTS) + 1)}")
-    for key in given.only.split(","):
-        name, make = CASES[key]
+    for name, make in (CASES[key] for key in names if key in CASES):
         null, power = ([run(make, given.rows, seed, error) for seed in range(given.runs)] for error in (0.0, POINTS))
-        cells = []
-        for test in TESTS:
-            if test not in null[0]:
-                cells.append("–")
-                continue
-            rejected, found = (sum(one[test] for one in runs) for runs in (null, power))
-            failed += [f"{name}: {test}"] if rejected > limit else []
-            cells.append(f"{rejected}{'!' * (rejected > limit)} ({100 * found / given.runs:.0f}%)")
         cover = sum(one["gaps cover"] for one in null) / given.runs
-        print(f"| {name} | {' | '.join(cells)} | {100 * cover:.1f}% |", flush=True)
-    print(f"\nabove the limit: {', '.join(failed) or 'none'}")
+        print(f"| {name} | {' | '.join(cells(TESTS, null, power, limit))} | {100 * cover:.1f}% |", flush=True)
+    print(f"\n| case | {' | '.join(CLASS_TESTS)} |\n| --- |{' ---: |' * len(CLASS_TESTS)}")
+    for name, problem in (CLASS_CASES[key] for key in names if key in CLASS_CASES):
+        null, power = ([problem.run(seed, error) for seed in range(given.runs)] for error in (0.0, POINTS))
+        print(f"| {name} | {' | '.join(cells(CLASS_TESTS, null, power, limit))} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -133,6 +133,16 @@ def test_clusters_widen_the_error(task):
     assert clustered.standard_error == pytest.approx(2 * plain.standard_error, rel=0.01)
 
 
+def test_weights_make_no_more_rows():
+    """The error is that of as many rows, whatever they weigh: copies would have half of it."""
+    given = problem("binary", 2.0)
+    weighed = cal.Predictions(logits=given.logits, labels=given.labels, weights=np.full(given.n, 4.0), task="binary")
+    alone, found = (cal.calibration_loss(one, "spline").standard_error for one in (given, weighed))
+    assert found == pytest.approx(alone, rel=0.05)
+    counted = cal.measure(weighed, resamples=20, weights_are="counts").calibration_loss.standard_error
+    assert counted == pytest.approx(alone / 2, rel=0.05)
+
+
 def test_one_hot_shares_are_labels():
     given = problem("multiclass", 2.0, n=400)
     shares = cal.Predictions(logits=given.logits, label_shares=np.eye(4)[given.labels])

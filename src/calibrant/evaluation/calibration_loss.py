@@ -33,7 +33,7 @@ class CalibrationLoss(PlainData):
     value: float
     """What a recalibration would take off the score; below 0 where it would add to it."""
     standard_error: float
-    """Of the value, over rows (or over clusters of rows)."""
+    """Of the value, over rows, whatever they weigh (or over clusters of rows)."""
     score: float
     """The score of the predictions as they are."""
     refinement: float
@@ -162,12 +162,11 @@ def cross_validated(
     before, after = (_losses(found, labels, score) for found in (scores, calibrated))
     mass, gain = rows.mass(), before - after
     value, whole, rest = (float(np.average(column, weights=mass)) for column in (gain, before, after))
-    # what each row adds to the deviation of the mean; a weight of 2 is the row twice: its two copies are independent
-    centred = mass * (gain - value)
-    squares: Array = centred**2 / np.where(mass > 0, mass, 1.0)
+    # what each row, whatever it weighs, or each cluster adds to the deviation of the mean
+    centred: Array = mass * (gain - value)
     if clusters is not None:
-        squares = np.bincount(np.unique(clusters, return_inverse=True)[1], centred) ** 2
-    error = float(np.sqrt(squares.sum()) / mass.sum())
+        centred = np.bincount(np.unique(clusters, return_inverse=True)[1], centred)
+    error = float(np.linalg.norm(centred) / mass.sum())
     return CalibrationLoss(value, error, whole, rest, score, name, folds, opened.n)
 
 
