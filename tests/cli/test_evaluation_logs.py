@@ -138,7 +138,7 @@ def test_questions_with_different_numbers_of_options(tmp_path, run):
     found = cal.open_predictions(val)
     assert found.class_names == tuple("ABCDE")
     assert np.isneginf(found.logits[1]).tolist() == [False] * 3 + [True] * 2
-    assert "134 of 200 rows name fewer than 5 options" in found.notes[0]
+    assert "134 of 200 rows have fewer than 5 options" in found.notes[0]
     assert run("compare", val, test, "-m", "ts")[2].endswith("name all options (--class-names A,B,C,D,E)\n")
     assert run("compare", val, test, "-m", "ts", "--class-names", "A,B,C,D,E", "--resamples", 20)[0] == 0
     code, _, err = run("fit", val, "-m", "ts", "-o", tmp_path / "cal")
@@ -255,3 +255,24 @@ def test_averages_and_broken_logs_are_refused(tmp_path):
             cal.open_predictions(path)
     path.write_text('[{"confidence": 0.9, "correct": true}, {"confidence": 0.4, "correct": false}]')
     assert cal.open_predictions(path).task == "pairs"
+
+
+def test_scores_of_any_range_are_measured_after_calibration(run, tmp_path):
+    rng = np.random.default_rng(0)
+    for name, n in (("val", 600), ("test", 800)):
+        entropy = rng.gamma(2, 1, n)
+        correct = rng.random(n) < 1 / (1 + np.exp(0.9 * entropy - 1.5))
+        rows = [f"{-one:.4f},{right}" for one, right in zip(entropy, correct, strict=True)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["negative_entropy,correct", *rows]) + "\n")
+    val, test, said = tmp_path / "val.csv", tmp_path / "test.csv", ("--scores", "negative_entropy", "--kind", "logits")
+    code, out, _ = run("compare", val, test, *said, "-m", "none,platt", "--resamples", 20, "--json")
+    document = json.loads(out)
+    assert (code, document["best"]) == (0, "platt")
+    assert run("fit", val, *said, "-m", "platt", "-o", tmp_path / "cal")[0] == 0
+    code, _, err = run("apply", tmp_path / "cal", test, *said, "--probabilities", "-o", tmp_path / "out.npz")
+    assert code == 0, err
+    after = cal.measure(tmp_path / "out.npz", resamples=20)
+    assert after.task == "pairs"
+    figures = {row["method"]: row["metrics"] for row in document["rows"]}
+    assert after.metrics["ece"].value == pytest.approx(figures["platt"]["ece"]["value"])
+    assert after.metrics["ece"].value < figures["none"]["ece"]["value"] / 3

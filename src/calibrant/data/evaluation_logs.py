@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.errors import InputError
-from calibrant.data.source import CONFIDENCE, CORRECT, KNOWN, check_expansion, reading
+from calibrant.data.source import CONFIDENCE, CORRECT, KNOWN, check_expansion
 
 Row = dict[str, Any]
 Read = tuple[list[Row], tuple[str, ...]]
@@ -40,9 +40,6 @@ RIGHT = (CORRECT, "exact_match", "acc", "em", "is_correct")
 
 VERDICTS = {"C": True, "I": False, "N": False, 1: True, 0: False}
 """Values of a score that say right or wrong; N is no answer."""
-
-MAX_LOG = 2**30
-"""Bytes of a JSON document."""
 
 ZSTANDARD = 93
 """The zip method in which Inspect stores its samples; zipfile reads it from Python 3.14 on."""
@@ -67,7 +64,7 @@ def harness_rows(rows: list[Row], path: Path) -> Read:
                 "characters (acc_norm)"
             )
     else:
-        made = [_pair(row, row, next((word for word in RIGHT if word in row), CORRECT), path) for row in rows]
+        made = [_pair(row, next((row[word] for word in RIGHT if word in row), None), path) for row in rows]
     return [facts | more for facts, more in zip(about, made, strict=True)], tuple(notes)
 
 
@@ -83,20 +80,16 @@ def _has_options(row: Row) -> bool:
     return 0 < len(pairs) == len(row[RESPONSES])
 
 
-def _pair(values: Row, verdicts: Row, name: str, path: Path) -> Row:
+def _pair(values: Row, verdict: Any, path: Path) -> Row:
     """Confidence and correctness of an answer."""
     if values.get(CONFIDENCE) is None:
         raise InputError(
             f'{path} holds answers without a confidence: add "{CONFIDENCE}", from 0 to 1, to each line (of Inspect: to '
             "the metadata of each score)"
         )
-    return {CONFIDENCE: values[CONFIDENCE], CORRECT: _verdict(verdicts.get(name), name, path)}
-
-
-def _verdict(value: Any, name: str, path: Path) -> bool:
-    if isinstance(value, (dict, list)) or value not in VERDICTS:
-        raise InputError(f"{path}: {name} is {value!r:.40}, but 1 or 0, true or false, C or I are needed")
-    return VERDICTS[value]
+    if isinstance(verdict, (dict, list)) or verdict not in VERDICTS:
+        raise InputError(f"{path}: an answer is scored {verdict!r:.40}, but 1 or 0, true or false, C or I are needed")
+    return {CONFIDENCE: values[CONFIDENCE], CORRECT: VERDICTS[verdict]}
 
 
 def _options(rows: list[Row], path: Path) -> list[Row]:
@@ -108,7 +101,7 @@ def _options(rows: list[Row], path: Path) -> list[Row]:
         scores.append(found[: len(found) // 2] if "acc_mutual_info" in row else found)
         arguments = row.get("arguments") or {}
         pairs = list(arguments.values() if isinstance(arguments, dict) else arguments)[: len(scores[-1])]
-        texts.append([str([*pair.values(), ""][1] if isinstance(pair, dict) else pair[1]).strip() for pair in pairs])
+        texts.append([list(pair.values() if isinstance(pair, dict) else pair)[1].strip() for pair in pairs])
     most = max(map(len, scores))
     if most < 2:
         raise InputError(
@@ -117,7 +110,7 @@ def _options(rows: list[Row], path: Path) -> list[Row]:
         )
     names = texts[0]  # the letters or words that all questions share
     if len(set(names)) < most or any(one != names for one in texts):
-        names = list(ascii_uppercase) if most <= len(ascii_uppercase) else [f"option {place}" for place in range(most)]
+        names = [*ascii_uppercase, *map(str, range(most))]
     made = []
     for one, words, place in zip(scores, texts, _targets(rows, scores, texts, path), strict=True):
         made.append({"logits": dict(zip(names, one, strict=False)), "label": names[place]})
@@ -144,10 +137,7 @@ def _targets(rows: list[Row], scores: list[list[float]], texts: list[list[str]],
 
 def read_log(path: Path) -> Read:
     """The rows of a JSON document: a list of objects, or the log of an Inspect task."""
-    if path.stat().st_size > MAX_LOG:
-        raise InputError(f"{path} has over {MAX_LOG} bytes: write one object per line to a .jsonl file")
-    with reading(path, "JSON document", (ValueError, RecursionError)):
-        found = json.loads(path.read_bytes())
+    found = json.loads(path.read_bytes())
     samples = found.get("samples") if isinstance(found, dict) else found
     if not isinstance(samples, list) or not all(isinstance(row, dict) for row in samples):
         raise InputError(
@@ -159,9 +149,8 @@ def read_log(path: Path) -> Read:
 
 def read_eval(path: Path) -> Read:
     """The samples of Inspect's `.eval` archive."""
-    damage = (zipfile.BadZipFile, ValueError, RecursionError, EOFError, OSError)
     samples = []
-    with reading(path, "Inspect log", damage), zipfile.ZipFile(path) as archive, path.open("rb") as raw:
+    with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
         for member in archive.infolist():
             if member.filename.startswith("samples/") and member.filename.count("/") == 1:
                 check_expansion(member.file_size, member.compress_size, f"{path}: {member.filename}")
@@ -202,7 +191,7 @@ def inspect_rows(samples: list[Row], path: Path) -> Read:
         if values[CONFIDENCE] is None and all(options):
             row |= {"top_logprobs": option, "answer": "".join(sample["target"])}
         else:
-            row |= _pair(values, {scorer: scores[scorer].get("value")}, scorer, path)
+            row |= _pair(values, scores[scorer].get("value"), path)
         made.append(row)
     return made, tuple(notes)
 

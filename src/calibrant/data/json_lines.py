@@ -17,6 +17,7 @@ the smallest one listed and no less than 1e-6: a top-20 list says nothing more a
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,11 @@ MAX_BRACKETS = 20_000
 LOGPROBS, TOP_LOGPROBS = "logprobs", "top_logprobs"
 SMALLEST = 1e-6
 """Least probability of an option that a row does not list."""
+
+DAMAGE = (
+    AttributeError, LookupError, TypeError, ValueError, RecursionError, OSError, EOFError, zipfile.BadZipFile,
+)  # fmt: skip
+"""What logs that are cut short or that others wrote raise."""
 
 CHOICE_LABELS = (*LABELS, "answer", "target", "gold", "correct_answer", *OTHER_LABELS)
 
@@ -83,7 +89,7 @@ def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
 def records(path: Path) -> Read:
     """The objects of a file, and notes on them; questions of a log of evaluations as plain objects."""
     suffix = path.suffix.lower()
-    with reading(path, "file of JSON objects", (AttributeError, IndexError, KeyError, TypeError, ValueError)):
+    with reading(path, "log or list of JSON objects", DAMAGE):
         if suffix == ".eval":
             return read_eval(path)
         rows, notes = read_log(path) if suffix == ".json" else (list(json_rows(path)), ())
@@ -139,10 +145,7 @@ def _objects(column: list[Any], path: Path, key: str, found: Fields, wanted: Wan
         names = list(wanted.class_names or ())
     fewer = sum(len(item) < len(names) for item in column)
     if fewer and key in KINDS:
-        found.notes += (
-            f"{fewer} of {len(column)} rows name fewer than {len(names)} options: the others have probability 0 there; "
-            f"files that are used together need the same ones (--class-names {','.join(names)})",
-        )
+        found.notes += (f"{fewer} of {len(column)} rows have fewer than {len(names)} options: 0 for the others",)
     if order is None and key in KINDS:
         found[CLASS_NAMES] = ArrayField(np.array(names))
     missing = 0.0 if key == "probabilities" else -np.inf
