@@ -44,11 +44,11 @@ def test_an_archive_without_the_keys_lists_those_it_has(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=LOGITS, y=LABELS)
     with pytest.raises(
         InputError,
-        match=r"has no logits or probabilities, only x, y: give the n×K matrix that name, or name it with --scores$",
+        match=r"has no logits or probabilities, only x, y: name them .*; try scores='x', kind='logits'$",
     ):
         open_predictions(tmp_path / "a.npz")
-    np.savez(tmp_path / "a.npz", logits=LOGITS, y=LABELS)
-    with pytest.raises(InputError, match="no labels, only logits, y"):
+    np.savez(tmp_path / "a.npz", logits=LOGITS, z=LABELS)
+    with pytest.raises(InputError, match=r"no labels, only logits, z.*; try labels='z'"):
         open_predictions(tmp_path / "a.npz")
     assert open_predictions(tmp_path / "a.npz", labels=LABELS).n == 6
     assert not open_predictions(tmp_path / "a.npz", require_labels=False).has_labels
@@ -275,9 +275,9 @@ def test_a_missing_file(name: str) -> None:
 
 
 def test_an_unknown_suffix(tmp_path: Path) -> None:
-    (tmp_path / "a.xlsx").write_bytes(b"x")
-    with pytest.raises(InputError, match=r"suffix \.xlsx, but the known ones are \.npz"):
-        open_predictions(tmp_path / "a.xlsx")
+    (tmp_path / "a.mat").write_bytes(b"x")
+    with pytest.raises(InputError, match=r"suffix \.mat, but the known ones are \.npz"):
+        open_predictions(tmp_path / "a.mat")
 
 
 def test_a_file_name_with_a_hash(tmp_path: Path) -> None:

@@ -54,15 +54,15 @@ def test_columns_can_be_named(tmp_path: Path) -> None:
     )
     np.testing.assert_array_equal(found.probabilities, RISK)
     assert (found.task, list(found.groups), len(found.clusters)) == ("binary", ["ward"], 40)
-    with pytest.raises(InputError, match="give --kind"):
+    with pytest.raises(InputError, match=r"give kind=.*; try scores='my_score', labels='died', kind='probabilities'"):
         open_predictions(file, scores="my_score", labels="died")
-    with pytest.raises(InputError, match=r"has no typo for --labels, only .*died"):
+    with pytest.raises(InputError, match=r"has no typo for the labels, only .*died"):
         open_predictions(file, scores="my_score", labels="typo", kind="logits")
 
 
 def test_one_hot_labels_are_not_taken_for_many_labels(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", probabilities=P, labels=np.eye(3)[LABELS])
-    with pytest.raises(InputError, match="--task multilabel"):
+    with pytest.raises(InputError, match=r"for many labels.*; try task='multiclass'"):
         open_predictions(tmp_path / "a.npz")
     assert open_predictions(tmp_path / "a.npz", task="multilabel").task == "multilabel"
     with pytest.raises(InputError, match="label_shares"):
@@ -78,11 +78,11 @@ def test_one_hot_labels_are_not_taken_for_many_labels(tmp_path: Path) -> None:
             "0.5,0.5,0.5,0",
             r"probability, prob_\*: choose one with scores=",
         ),
-        ("probability,label", "0.5,dead", "--class-names NEGATIVE,POSITIVE"),
+        ("probability,label", "0.5,dead", r"give class_names=\[NEGATIVE, POSITIVE\]"),
         ("probability,label", "0.5,", "label is missing in row 0"),
-        ("confidence,correct", "93,true", "divide by 100"),
-        ("logit_a,prob_a,label", "0.5,0.5,1", "--kind"),
-        ("target,y_true,probability", "0,1,0.5", "--labels"),
+        ("confidence,correct", "93,true", "divide by 100; try kind='percent'"),
+        ("logit_a,prob_a,label", "0.5,0.5,1", "choose one with kind=; try kind='probabilities'"),
+        ("target,y_true,probability", "0,1,0.5", "choose one with labels=; try labels='target'"),
     ],
 )
 def test_errors_name_the_option(tmp_path: Path, header: str, row: str, words: str) -> None:
@@ -255,7 +255,7 @@ def test_probabilities_are_not_taken_for_logits() -> None:
     risk = np.linspace(0.02, 0.98, 60)
     event = (np.random.default_rng(0).random(60) < risk).astype(int)
     for call in (cal.measure, lambda pair: cal.compare(pair, pair, ["platt"], resamples=20)):
-        with pytest.raises(InputError, match=r"all 60 lie in \[0, 1\].*kind='probabilities' or kind='logits'"):
+        with pytest.raises(InputError, match=r"all 60 lie in \[0, 1\].*kind=\"probabilities\" or kind=\"logits\""):
             call((risk, event))
     assert cal.measure((risk, event), kind="probabilities", resamples=20).n == 60
     with pytest.warns(FitWarning, match="are taken as logits"):

@@ -2,15 +2,18 @@
 
 import importlib
 import os
+import re
+import shlex
 import signal
 import sys
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import typer
 
 from calibrant import __version__
-from calibrant.cli.verbs import plain
+from calibrant.cli.verbs import BUNDLES, plain
 from calibrant.core.errors import InputError, MissingExtraError
 
 VERBS = {
@@ -29,6 +32,9 @@ VERBS = {
     "monitor": "Watch calibration on a log and raise an alarm when it breaks.",
 }
 """One module each in this folder, with a function of the verb's name; order is the order of `--help`."""
+
+KEYWORD = re.compile(rf"""(?<![\w/.-])({"|".join(BUNDLES["said"])})=(?:"([^"]*)"|\[([^\]]*)\]|(?!\w))""")
+"""How messages name an option: as Python's keyword, with or without a value."""
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -85,7 +91,9 @@ def main() -> None:
             sys.exit(BAD_INPUT)  # `calibrant` alone: its help has been shown
         path = error.ctx.command_path if error.ctx else "calibrant"
         _fail(f"{error.format_message().rstrip('.')}: see {path} --help")
-    except (InputError, MissingExtraError) as error:
+    except InputError as error:
+        _fail(spoken(error.message), command_with(error.remedy))
+    except MissingExtraError as error:
         _fail(str(error))
     except MemoryError:
         _fail("not enough memory for this input")
@@ -97,8 +105,43 @@ def main() -> None:
     sys.exit(0)
 
 
-def _fail(message: str) -> None:
+def spoken(message: str) -> str:
+    """A message with the options of the command line in place of the keywords of Python.
+
+    >>> spoken('say kind="percent", or give class_names=')
+    'say --kind percent, or give --class-names'
+    """
+
+    def option(found: re.Match[str]) -> str:
+        value = found[2] or (found[3] or "").replace(", ", ",")
+        return f"--{found[1].replace('_', '-')} {value}".rstrip()
+
+    return KEYWORD.sub(option, message)
+
+
+def command_with(options: Mapping[str, Any]) -> str:
+    """The command that was given, with these options in place of those it had; nothing without options."""
+    if not options:
+        return ""
+    words, given = [], iter(sys.argv[1:])
+    for word in given:
+        name, equals, _ = word.partition("=")
+        if not name.startswith("--") or name[2:].replace("-", "_") not in options:
+            words.append(word)
+        elif not equals:
+            next(given, None)
+    for name, value in options.items():
+        texts = [f"{code}={word}" for code, word in value.items()] if isinstance(value, Mapping) else value
+        if isinstance(texts, list):
+            texts = ",".join(f'"{text}"' if "," in text else text for text in texts)
+        words += [f"--{name.replace('_', '-')}", str(texts)]
+    return shlex.join(["calibrant", *words])
+
+
+def _fail(message: str, command: str = "") -> None:
     print("error: " + plain(" ".join(message.split())), file=sys.stderr)
+    if command:
+        print("try: " + plain(command), file=sys.stderr)
     try:
         sys.stdout.flush()
     except OSError:

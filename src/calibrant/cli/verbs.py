@@ -4,6 +4,7 @@ Types and defaults of a function say what an option takes, its docstring what it
 for machines; long work shows a bar.
 """
 
+import csv
 import inspect
 import json
 import re
@@ -36,13 +37,13 @@ HELP = {
     "false_alarm_rate": "Largest chance of ever raising a false alarm.",
     "batch": "A number, or the field that names an answer's batch: one bet per batch. Answers of one batch may depend "
     "on each other; without it every answer must be independent of the others.",
-    "kind": "What the values are: logits or probabilities.",
+    "kind": "What the values are: logits, probabilities or percent.",
     "task": "multiclass, binary, multilabel or pairs, where names and shapes do not tell.",
     "scores": "Array or column of the scores, or columns: risk, a,b,c or 'prob_*'.",
-    "labels": "Array or column of the labels, or an .npy file of them.",
+    "labels": "Array or column of the labels, or another file of them.",
     "weights": "Array or column of the weights, or an .npy file of them.",
     "weights_are": "rows: intervals and tests draw the rows; counts: every copy, a weight of 2 being the row twice.",
-    "class_names": "Names of the classes in order: cat,dog,bird.",
+    "class_names": "Names of the classes in order: cat,dog; or by label: 1=cat,2=dog.",
     "ignore_index": "Leave out rows with this label, such as -100 or 255.",
 }
 """What the options that several verbs share mean; a verb's docstring may say it otherwise."""
@@ -120,7 +121,9 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
 
     def run(**given: Any) -> None:
         if given.get("class_names") is not None:
-            given["class_names"] = [name.strip() for name in given["class_names"].split(",")]
+            names = [name.strip() for name in next(csv.reader([given["class_names"]], skipinitialspace=True))]
+            coded = all("=" in name for name in names)
+            given["class_names"] = dict(name.split("=", 1) for name in names) if coded else names
         for bundle in BUNDLES.keys() & own:
             given[bundle] = {name: given.pop(name) for name in BUNDLES[bundle]}
         function(**given)

@@ -101,7 +101,7 @@ def check_labels(labels: Any, n_rows: int, n_classes: int, name: str = "labels",
     if lowest < 0 or highest >= n_classes:
         reach = f"go down to {lowest}" if lowest < 0 else f"reach {highest}"
         from_one = lowest == 1 and highest == n_classes
-        remedy = ": if the classes are numbered from 1, subtract 1, or give class_names= (--class-names 1,2,…)"
+        remedy = ": if the classes are numbered from 1, subtract 1, or give class_names="
         raise InputError(
             f"{name} {reach}, but the {against} have columns 0..{n_classes - 1}{remedy if from_one else ''}"
         )
@@ -178,8 +178,7 @@ def check_score_values(values: np.ndarray, *, from_logits: bool, name: str, firs
     if lowest < 0 or highest > 1:
         raise InputError(
             f"{name} range from {lowest:.4g} to {highest:.4g}, but probabilities lie in [0, 1]: "
-            'if these are logits, say so (from_logits=True, kind="logits" or --kind logits); if they are percent, '
-            "divide by 100"
+            'if these are logits, say kind="logits" (from_logits=True of a metric); if they are percent, divide by 100'
         )
 
 
@@ -309,7 +308,7 @@ def explain_bad_values(values: np.ndarray, *, from_logits: bool, name: str, firs
     sums = values.sum(axis=1, dtype=np.float64)
     lowest, highest = float(values.min()), float(values.max())
     if lowest < 0 or highest > 1 + PROBABILITY_TOLERANCE:
-        remedy = 'if these are logits, say so (from_logits=True, kind="logits" or --kind logits)'
+        remedy = 'if these are logits, say kind="logits" (from_logits=True of a metric)'
         if lowest >= 0 and (np.abs(sums - 100) <= 100 * PROBABILITY_TOLERANCE).all():
             remedy = "the rows sum to 100, so these are percent: divide by 100"
         raise InputError(f"{name} range from {lowest:.4g} to {highest:.4g}, but probabilities lie in [0, 1]: {remedy}")

@@ -6,12 +6,33 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 PACKAGE = str(Path(__file__).parents[1])
 
 
 class InputError(ValueError):
-    """Bad input: the message is one line and names the field, both numbers and the remedy."""
+    """Bad input: the message is one line and names the field, both numbers and the remedy.
+
+    remedy : the options with which the same call would work, where they are known; they end the message, in Python's
+    words, and the command line makes a command of them.
+
+    >>> print(InputError("a.csv does not say its kind", kind="percent"))
+    a.csv does not say its kind; try kind='percent'
+    """
+
+    def __init__(self, message: str, **remedy: Any) -> None:
+        super().__init__(message)
+        self.remedy = remedy
+
+    @property
+    def message(self) -> str:
+        """What is wrong, without the remedy."""
+        return str(self.args[0])
+
+    def __str__(self) -> str:
+        words = ", ".join(f"{name}={value!r}" for name, value in self.remedy.items())
+        return f"{self.message}; try {words}" if words else self.message
 
 
 class NoRowsError(InputError):

@@ -26,6 +26,9 @@ from calibrant.core.arrays import Array, as_array, check_label_matrix, check_lab
 from calibrant.core.errors import InputError
 
 KINDS = ("logits", "probabilities")
+
+PERCENT = "percent"
+"""How probabilities may be written: from 0 to 100."""
 TASKS = ("multiclass", "binary", "multilabel", "pairs")
 
 FLAT = ("binary", "pairs")
@@ -140,7 +143,7 @@ class Schema:
         which a note says.
         """
         if self.flat != other.flat or (self.task == "multilabel") != (other.task == "multilabel"):
-            raise InputError(f"{mine} is a {self.task} task, but {theirs} is {other.task}: give task= (--task)")
+            raise InputError(f"{mine} is a {self.task} task, but {theirs} is {other.task}: give task=")
         if self.n_classes != other.n_classes:
             remedy = "give the same classes"
             options = max(self.class_names or (), other.class_names or (), key=len)
@@ -160,7 +163,7 @@ class Schema:
             return Alignment(note=ONE_SIDE)
         raise InputError(
             f"{mine} has the classes {_listed(self.class_names)}, but {theirs} has {_listed(other.class_names)}: "
-            "rename the columns, or give class_names= (--class-names)"
+            "rename the columns, or give class_names="
         )
 
     def labels(self, values: Any, name: str = "labels", against: str = "scores", n_rows: int | None = None) -> Any:
@@ -223,11 +226,11 @@ class Schema:
             return InputError(f"{name} is missing in row {row}: give every row a label, or leave the row out")
         if _NUMBER.fullmatch(class_key(value)) and self.class_names is None:
             return InputError(f"{name} must be whole numbers 0..{self.n_classes - 1}, got {text[:40]} in row {row}")
-        known = "to use names, give class_names= (--class-names)"
+        known = "to use names, give class_names="
         if self._outcome_names:
             known = f"the names are {_listed(self._outcome_names, 6)}"
         elif self.flat or self.task == "multilabel":
-            known = "outcomes are 0/1, true/false or yes/no; else give --class-names NEGATIVE,POSITIVE"
+            known = "outcomes are 0/1, true/false or yes/no; else give class_names=[NEGATIVE, POSITIVE]"
         return InputError(f"{name} must be class numbers or names, got {text[:40]!r} in row {row}: {known}")
 
 
@@ -238,10 +241,11 @@ class Alignment(NamedTuple):
     note: str = ""
 
 
-def check_kind(kind: str | None) -> None:
-    """Raise for a kind that does not exist."""
-    if kind is not None and kind not in KINDS:
-        raise InputError(f'kind must be "logits" or "probabilities", got {kind!r}')
+def check_kind(kind: str | None, *, percent: bool = False) -> None:
+    """Raise for a kind that does not exist; only readers know `percent`."""
+    known = (*KINDS, *[PERCENT] * percent)
+    if kind is not None and kind not in known:
+        raise InputError(f"kind must be {' or '.join(map(repr, known))}, got {kind!r}")
 
 
 def check_task(task: str | None) -> None:

@@ -94,7 +94,7 @@ def npy_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
         raise InputError(f"{path} is the companion of a matrix: open the file of the logits or probabilities")
     if word is None and kind is None:
         raise InputError(
-            f'{path} does not say what it holds: give kind="logits" or kind="probabilities" (--kind), '
+            f'{path} does not say what it holds: give kind="logits" or kind="probabilities", '
             f"or call the file {path.stem}_logits.npy"
         )
     names = {word or kind or "": path.name, **companions(path.stem)}

@@ -7,14 +7,17 @@ the shares of annotators.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from calibrant.core.arrays import as_array
 from calibrant.core.errors import InputError
-from calibrant.core.schema import class_key, number_order
+from calibrant.core.schema import PERCENT, class_key, identifier, number_order
 from calibrant.data.predictions import Predictions, join
 from calibrant.data.source import (
+    ANSWER,
     CLASS_NAMES,
     CLUSTERS,
     CONFIDENCE,
@@ -24,12 +27,13 @@ from calibrant.data.source import (
     LABEL_PREFIXES,
     LABEL_SHARES,
     LABELS,
+    MARKS,
+    MARKS_BEHIND,
     MAX_TEXT_BYTES,
     OTHER_LABELS,
     PARTNERS,
     PREDICTED,
     PREDICTIONS,
-    PREFIXES,
     ROW_NAMES,
     SCORES,
     SHARE_PREFIXES,
@@ -38,7 +42,9 @@ from calibrant.data.source import (
     BrokenField,
     Field,
     Fields,
+    LabelFile,
     Wanted,
+    class_of,
     first_of,
     picked,
     prefix_of,
@@ -50,54 +56,71 @@ from calibrant.data.source import (
 def assemble(fields: Mapping[str, Field], name: str, split: str, wanted: Wanted) -> Predictions:
     """Check the arrays that belong together and join them; `wanted` names them, or replaces those of the file."""
     called, prefix = name or "the table", f"{split}_" if split else ""
-    if isinstance(fields, Fields):
-        _add_correct(fields)
-    chosen = _choose(fields, called, prefix, wanted)
+    percent = wanted.kind == PERCENT
+    fields, wanted, chosen = choose(fields, called, prefix, wanted)
     order = number_order(chosen.classes)
     if order:  # columns that numbers name stand in the order of the numbers
         columns = [chosen.columns[place] for place in order]
         chosen = chosen._replace(columns=columns, classes=[str(place) for place in range(len(order))])
     if isinstance(fields, Fields):
         fields = _arranged(fields, chosen, wanted, called)
-    file, task = _File(fields, called, prefix, chosen.key), chosen.task
+    file, task = _File(fields, called, prefix, chosen.key), wanted.task or _task(fields, split, chosen, wanted)
     scores, correct = fields[chosen.key], prefix + CORRECT
-    if task is None and len(scores.shape) == 1 and correct in fields and wanted.labels in (None, CORRECT):
-        task = "pairs" if _label_key(fields, split) is None else None
-    labels = file.find(wanted.labels, "labels", [CORRECT] if task == "pairs" else ())
-    if labels is None and task != "pairs":
-        labels = _label_key(fields, split)
+    pairs = task == "pairs" and correct in fields
+    labels = file.find(wanted.labels, "labels", [CORRECT] * pairs)
+    if labels is None and chosen.task != "pairs":
+        labels = label_key(fields, split)
     labels = None if wanted.require_labels is None else labels
     shares = file.find(None, "", [LABEL_SHARES] if labels is None else ())
     if labels is None and shares is None and wanted.require_labels:
         missing = correct if task == "pairs" else f"{prefix}labels"
-        raise InputError(f"{called} has no {missing}, only {listing(fields)}: add them, or give labels= (--labels)")
+        raise InputError(
+            f"{called} has no {missing}, only {listing(fields)}: add them, or give labels= a column or a file of labels"
+        )
     keys = {
         "labels": labels,
         "label_shares": shares,
         "weights": file.find(wanted.weights, "weights", WEIGHTS),
-        "clusters": file.find(wanted.cluster, "cluster", CLUSTERS),
+        "clusters": file.find(wanted.cluster, "clusters", CLUSTERS),
     }
-    groups = {word: file.find(word, "by") for word in wanted.by}
-    group = file.find(None, "by", GROUPS)
+    groups = {word: file.find(word, "groups") for word in wanted.by}
+    group = file.find(None, "", GROUPS)
     if group not in (None, *groups.values()):
         groups["group"] = group
+    own = {word: file.read(key, texts=word in ("labels", "clusters")) for word, key in keys.items()}
+    own["labels"], class_names = _named(own["labels"], wanted.class_names, file.class_names())
     found = join(
         scores,
-        {word: file.read(key, texts=word in ("labels", "clusters")) for word, key in keys.items()},
+        own,
         {word: file.read(key) for word, key in groups.items()},
-        chosen.kind,
-        wanted.task or task,
+        PERCENT if percent else chosen.kind,
+        task,
         name,
         {"scores": chosen.key, **{word: key for word, key in keys.items() if isinstance(key, str)}},
-        class_names=file.class_names() if wanted.class_names is None else wanted.class_names,
+        class_names=class_names,
         ignore_index=wanted.ignore_index,
         guard=wanted.guard,
     )
     found.extras = {} if wanted.ignore_index is not None else file.extras()
     if isinstance(fields, Fields):
         found.notes = fields.notes
-        found.score_columns = tuple(chosen.columns or (chosen.key,))
+        if not percent:  # a column that is written back would hold fractions
+            found.score_columns = tuple(chosen.columns or (chosen.key,))
     return found
+
+
+def _task(fields: Mapping[str, Field], split: str, chosen: _Choice, wanted: Wanted) -> str | None:
+    """The task that names tell; None where the shapes tell it."""
+    if chosen.task is not None or len(fields[chosen.key].shape) > 1:
+        return chosen.task
+    if ANSWER in fields:
+        raise InputError(
+            f'say task="pairs" if {chosen.key} is the confidence in the label beside it, which is right where it '
+            'equals the true one, or task="binary" if it is the score of the positive class'
+        )
+    correct = f"{split}_{CORRECT}" if split else CORRECT
+    lonely = correct in fields and wanted.labels in (None, CORRECT) and label_key(fields, split) is None
+    return "pairs" if lonely else None
 
 
 class _Choice(NamedTuple):
@@ -110,26 +133,40 @@ class _Choice(NamedTuple):
     classes: Sequence[str] = ()
 
 
+def choose(
+    fields: Mapping[str, Field], name: str, prefix: str, wanted: Wanted
+) -> tuple[Mapping[str, Field], Wanted, _Choice]:
+    """Which array or columns hold the scores; and the fields with labels of another file and what is correct."""
+    if wanted.kind == PERCENT:
+        wanted = replace(wanted, kind="probabilities")
+    if isinstance(wanted.labels, LabelFile):
+        fields = _with_labels(fields, prefix, wanted.labels, name)
+        wanted = replace(wanted, labels=None)
+    if isinstance(fields, Fields):
+        fields, wanted = _with_correct(fields, wanted)
+    return fields, wanted, _choose(fields, name, prefix, wanted)
+
+
 def _choose(fields: Mapping[str, Field], name: str, prefix: str, wanted: Wanted) -> _Choice:
-    """Which array or columns hold the scores."""
     if wanted.scores is not None:
         return _named_scores(fields, name, prefix, wanted)
     found: dict[str, dict[str, _Choice]] = {"logits": {}, "probabilities": {}}
     for word, kind in SCORES.items():
         if prefix + word in fields:
             found[kind][word] = _Choice(prefix + word, kind)
-    marked = [column for column in fields if prefix_of(column)] if isinstance(fields, Fields) else []
+    marked = _marked(fields, MARKS)
     for kind, choices in found.items():
-        columns = [column for column in marked if PREFIXES[prefix_of(column)] == kind]
+        columns = {column: word for column, (own, word) in marked.items() if own == kind}
         if columns:
-            choices[f"{prefix_of(columns[0])}*"] = _Choice(kind, kind, None, columns, _endings(columns, ""))
+            first, word = next(iter(columns.items()))
+            choices[first.replace(word, "*")] = _Choice(kind, kind, None, list(columns), list(columns.values()))
     kinds = [kind for kind in found if found[kind]]
     if wanted.kind is None and len(kinds) == 2:
-        raise InputError(f"{name} has both {prefix}logits and {prefix}probabilities: choose one with kind= or --kind")
+        raise InputError(f"{name} has both {prefix}logits and {prefix}probabilities: choose one with kind=")
     kind = wanted.kind or "".join(kinds)
     choices = found.get(kind, {})
     if len(choices) > 1 and (kind not in choices or any("*" in word for word in choices)):
-        raise InputError(f"{name} has {', '.join(choices)}: choose one with scores= or --scores")
+        raise InputError(f"{name} has {', '.join(choices)}: choose one with scores=")
     if choices:
         return choices.get(kind) or next(iter(choices.values()))
     return _unmarked(fields, name, prefix, wanted, named=bool(kinds))
@@ -143,6 +180,10 @@ def _unmarked(fields: Mapping[str, Field], name: str, prefix: str, wanted: Wante
         return _Choice(prefix + CONFIDENCE, "probabilities", "pairs")
     if PREDICTIONS in paired:
         return _Choice(prefix + PREDICTIONS, wanted.kind or "logits")
+    behind = _marked(fields, [MARKS_BEHIND])
+    kind = wanted.kind or "probabilities"
+    if len(behind) > 1 and not named and {own for own, _ in behind.values()} == {kind}:
+        return _Choice(kind, kind, None, list(behind), [word for _, word in behind.values()])
     if split in fields:  # a matrix under a bare name, such as shift_noise_3: the caller must say what it holds
         if wanted.kind is None:
             raise InputError(f'{name}: {split} does not say what it holds: give kind="logits" or kind="probabilities"')
@@ -151,7 +192,7 @@ def _unmarked(fields: Mapping[str, Field], name: str, prefix: str, wanted: Wante
     if isinstance(fields, Fields) and wanted.kind and not named and not splits:
         return _named_by_labels(fields, name, wanted)
     missing = f"{prefix}{wanted.kind}" if wanted.kind else f"{prefix}logits or {prefix}probabilities"
-    remedy = "give the n×K matrix that name, or name it with --scores"
+    remedy = "name them with scores=, and say their kind="
     if splits:
         remedy = f"pick a part with {name.partition('#')[0]}#{splits[0]}"
         remedy += f" (parts: {', '.join(splits)})" if len(splits) > 1 else ""
@@ -160,14 +201,17 @@ def _unmarked(fields: Mapping[str, Field], name: str, prefix: str, wanted: Wante
 
 def _named_scores(fields: Mapping[str, Field], name: str, prefix: str, wanted: Wanted) -> _Choice:
     """The array or the columns that the caller names."""
-    word = str(wanted.scores)
-    key = first_of((prefix + word, word), fields)
-    columns = picked(list(fields), word, "scores", name) if key is None and isinstance(fields, Fields) else []
+    given = wanted.scores
+    word = given if isinstance(given, str) else ",".join(map(str, given))
+    key = first_of((prefix + word, word), fields) if isinstance(given, str) else None
+    columns = picked(list(fields), given, "scores", name) if key is None and isinstance(fields, Fields) else []
     if key is None and not columns:
         raise InputError(f"{name} has no {prefix}{word} for the scores, only {listing(fields)}")
     kind = wanted.kind or score_kind(word)
     if kind is None:
-        raise InputError(f"{name}: {word} does not say what it holds: give --kind logits or --kind probabilities")
+        raise InputError(
+            f'{name}: {word} does not say what it holds: give kind="logits", kind="probabilities" or kind="percent"'
+        )
     pairs = word == CONFIDENCE and prefix + CORRECT in fields and wanted.labels in (None, CORRECT)
     return _Choice(key or word, kind, "pairs" if pairs else None, columns, _endings(columns, word))
 
@@ -185,11 +229,9 @@ def _named_by_labels(found: Mapping[str, Field], called: str, wanted: Wanted) ->
     labelled = {class_key(value) for value in np.unique(label.astype(str)).tolist()}
     strange = [name for name in rest if class_key(name) not in labelled]
     if strange or len(rest) < 2:
-        named = [name for name in rest if name not in strange]
         raise InputError(
             f"{called} has no columns logit_... or probability_..., and no label names "
-            f"{', '.join(strange)[:100] or 'a column'}: choose the scores, such as --scores "
-            f"{','.join(named if len(named) > 1 else rest)} (scores=), among {', '.join(found)[:200]}"
+            f"{', '.join(strange)[:100] or 'a column'}: choose the scores among {', '.join(found)[:200]}"
         )
     return _Choice(str(wanted.kind), str(wanted.kind), None, rest, rest)
 
@@ -199,8 +241,14 @@ def _endings(columns: list[str], text: str) -> list[str]:
     head, star, tail = text.partition("*")
     if star and "," not in text:
         return [column[len(head) : len(column) - len(tail)] for column in columns]
-    plain = [column[len(prefix_of(column)) :] for column in columns]
-    return plain if all(map(prefix_of, columns)) else columns
+    marks = [class_of(column) or class_of(column, [MARKS_BEHIND]) for column in columns]
+    return [mark[1] for mark in marks if mark] if all(marks) else columns
+
+
+def _marked(fields: Mapping[str, Field], marks: Iterable[Any]) -> dict[str, tuple[str, str]]:
+    """The kind and the class that names of columns of a table say."""
+    columns = [column for column in fields if column not in KNOWN] if isinstance(fields, Fields) else []
+    return {column: mark for column in columns if (mark := class_of(column, marks)) is not None}
 
 
 def _arranged(found: Fields, chosen: _Choice, wanted: Wanted, called: str) -> Fields:
@@ -223,6 +271,8 @@ def _arranged(found: Fields, chosen: _Choice, wanted: Wanted, called: str) -> Fi
         if name in found.twice:
             raise InputError(f"{called} has two columns called {name!r}: rename one of them")
     joined = {key: found[first].beside([found[one] for one in rest], key) for key, (first, *rest) in matrices.items()}
+    if not chosen.columns:
+        joined[chosen.key] = found[chosen.key].numeric()
     made = Fields({name: field for name, field in found.items() if name not in members} | joined)
     made.notes = found.notes
     if len(keys) > 1 and number_order(keys) is None and CLASS_NAMES not in made:
@@ -236,15 +286,82 @@ def _by_class(columns: Mapping[str, str], keys: list[str]) -> list[str]:
     return [places[key] for key in keys] if set(places) == set(keys) else []
 
 
-def _add_correct(made: Fields) -> None:
+def _with_correct(found: Fields, wanted: Wanted) -> tuple[Fields, Wanted]:
     """Where a table gives a confidence, the answer and the true label: an answer is correct if it is the label."""
-    predicted, label = first_of(PREDICTED, made), first_of((*LABELS, *OTHER_LABELS), made)
-    if CONFIDENCE in made and CORRECT not in made and predicted is not None and label is not None:
-        answers, truth = (made[word].read().astype(str).tolist() for word in (predicted, label))
-        same = [class_key(one) == class_key(other) for one, other in zip(answers, truth, strict=True)]
-        made[CORRECT] = ArrayField(np.array(same))
-        del made[label]
-        made.notes = (*made.notes, f"correct is where {predicted} equals {label}")
+    predicted = first_of((ANSWER, *(word for word in PREDICTED if word != wanted.scores)), found)
+    label = first_of((wanted.labels, *LABELS, *OTHER_LABELS), found) if isinstance(wanted.labels, str | None) else None
+    asked = wanted.task == "pairs" or (CONFIDENCE in found and wanted.task is None)
+    if not asked or CORRECT in found or predicted is None or label is None:
+        return found, wanted
+    answers, truth = (found[word].read().astype(str).tolist() for word in (predicted, label))
+    same = [class_key(one) == class_key(other) for one, other in zip(answers, truth, strict=True)]
+    kept = {word: field for word, field in found.items() if word != label}
+    made = Fields(kept | {CORRECT: ArrayField(np.array(same))})
+    made.notes, made.twice = (*found.notes, f"correct is where {predicted} equals {label}"), found.twice
+    return made, replace(wanted, labels=None)
+
+
+def _with_labels(fields: Mapping[str, Field], prefix: str, file: LabelFile, called: str) -> Mapping[str, Field]:
+    """The fields of a file with the labels of another one, joined by the identifiers that both hold, or in order.
+
+    The key is a column of both whose values differ in every row of the labels. Without one the rows must stand in the
+    same order, which other columns that both hold must confirm. Labels of the file itself are answers that it gives.
+    """
+    theirs, answered = file.fields, first_of((*LABELS, *OTHER_LABELS), fields)
+    lowered = {word.lower(): word for word in fields}
+    shared = {word: lowered[word.lower()] for word in theirs if word.lower() in lowered}
+    single = file.column or label_key(theirs, "") or (next(iter(theirs)) if len(theirs) == 1 else None)
+    shared = {word: own for word, own in shared.items() if word != single and own != answered}
+    ids = {word: [identifier(value) for value in theirs[word].read().tolist()] for word in shared}
+    key = next((word for word in shared if len(set(ids[word])) == len(ids[word])), None)
+    order: Any = slice(None)
+    for word, mine in shared.items():
+        own = [identifier(value) for value in fields[mine].read().tolist()]
+        if word == key:
+            places = {value: place for place, value in enumerate(ids[word])}
+            for row, value in enumerate(own):
+                if value not in places:
+                    raise InputError(
+                        f"{file.name} has no row with {word} {value[:40]!r}, which is row {row} of {called}"
+                    )
+            order = [places[value] for value in own]
+            break
+        if key is None and own != ids[word] and theirs[word].dtype.kind in "USOiu":
+            raise InputError(f"{file.name} and {called} differ in {word}, and no column of both tells their rows apart")
+    rest = [word for word in theirs if word not in shared and word.lower() not in ROW_NAMES]
+    if single is None and len(rest) == 1:
+        single = rest[0]
+    if single is not None and single not in theirs:
+        raise InputError(f"{file.name} has no column {single}, only {listing(theirs)}")
+    columns = {"labels": single} if single else {f"label_{word}": word for word in theirs if word != key}
+    rows = {field.shape[0] for field in fields.values() if field.shape}
+    made = Fields(fields) if isinstance(fields, Fields) else dict(fields)
+    if answered:
+        made[ANSWER] = made.pop(answered)
+    made |= {prefix + word: ArrayField(theirs[own].read()[order]) for word, own in columns.items()}
+    if len(theirs) == 1 and single and theirs[single].shape[0] not in rows and theirs[single].shape[0] + 1 in rows:
+        # a list of labels without a header: its first line is one of them
+        made[prefix + "labels"] = ArrayField(np.array([single, *theirs[single].read().astype(str).tolist()]))
+    if isinstance(made, Fields) and isinstance(fields, Fields):
+        made.notes = (
+            *fields.notes,
+            f"labels of {file.name} are joined {f'by {key}' if key else 'in the order of rows'}",
+        )
+        made.twice = fields.twice
+    return made
+
+
+def _named(labels: Any, names: Any, known: Sequence[str] | None) -> tuple[Any, Sequence[str] | None]:
+    """Labels, and the names of the columns in order; a mapping gives a name to what labels say."""
+    if not isinstance(names, Mapping):
+        return labels, known if names is None else names
+    codes = {class_key(code): str(name) for code, name in names.items()}
+    if labels is not None:
+        given = as_array(labels, "labels")
+        if given.ndim != 1:
+            raise InputError(f"class_names= gives names to labels, but these have shape {given.shape}: give a list")
+        labels = np.array([codes.get(class_key(value), value) for value in given.astype(str).tolist()])
+    return labels, list(known if known is not None and set(known) == set(codes.values()) else codes.values())
 
 
 class _File:
@@ -260,7 +377,9 @@ class _File:
         if isinstance(given, str):
             key = first_of((self.prefix + given, given), self.fields)
             if key is None:
-                raise InputError(f"{self.name} has no {self.prefix}{given} for --{option}, only {listing(self.fields)}")
+                raise InputError(
+                    f"{self.name} has no {self.prefix}{given} for the {option}, only {listing(self.fields)}"
+                )
             return key
         if given is not None:
             return given
@@ -307,7 +426,7 @@ class _File:
         }
 
 
-def _label_key(fields: Mapping[str, Field], split: str) -> str | None:
+def label_key(fields: Mapping[str, Field], split: str) -> str | None:
     """`val_labels` for `val`; for `shift_noise_3` also `shift_noise_labels` and `shift_labels`."""
     words = split.split("_") if split else []
     # labels without the prefix belong to the arrays without it
@@ -316,7 +435,7 @@ def _label_key(fields: Mapping[str, Field], split: str) -> str | None:
     for keys in (*choices, [families[0] + word for word in OTHER_LABELS]):
         there = [key for key in keys if key in fields]
         if len(there) > 1:
-            raise InputError(f"{' and '.join(there)} may both be the labels: choose one with labels= or --labels")
+            raise InputError(f"{' and '.join(there)} may both be the labels: choose one with labels=")
         if there:
             return there[0]
     return None

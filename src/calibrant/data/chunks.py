@@ -90,11 +90,12 @@ class Chunk:
 
 def part_error(error: Exception, name: str, part: int, n_parts: int) -> InputError:
     """The same error, with the part named where there are several."""
-    words = " ".join(str(error).split())
+    words, remedy = (error.message, error.remedy) if isinstance(error, InputError) else (str(error), {})
+    words = " ".join(words.split())
     if n_parts < 2:
         return error if isinstance(error, InputError) else InputError(f"{name} cannot be read: {words}")
     words = words if name in words else f"{name}: {words}"
-    return InputError(f"part {part + 1} of {n_parts}: {words}")
+    return InputError(f"part {part + 1} of {n_parts}: {words}", **remedy)
 
 
 def cut(predictions: Predictions, *, elements: int = CHUNK_ELEMENTS) -> list[Chunk]:

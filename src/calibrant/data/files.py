@@ -24,13 +24,9 @@ from typing import Any
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.data.arrays import companions, is_companion, matrix_path
-from calibrant.data.assemble import assemble
 from calibrant.data.predictions import Predictions
-from calibrant.data.source import (
-    Source,
-    ViewSource,
-    Wanted,
-)
+from calibrant.data.source import Source, ViewSource, Wanted
+from calibrant.data.suggestion import assembled
 
 EMBEDDED = Path(__file__).parent / "embedded"
 """Where the data sets of the package are."""
@@ -56,6 +52,8 @@ READERS = {
     ".csv.gz": "tables.csv_fields",
     ".tsv": "tables.csv_fields",
     ".tsv.gz": "tables.csv_fields",
+    ".txt": "tables.csv_fields",
+    ".xlsx": "tables.excel_fields",
     ".p": "arrays.pickle_fields",
     ".pkl": "arrays.pickle_fields",
     ".pickle": "arrays.pickle_fields",
@@ -164,7 +162,7 @@ def open_file(address: Any, split: str, wanted: Wanted) -> Predictions:
     """Open one file, local or remote: that is fetched for its header, labels and weights, its values when asked for."""
     if isinstance(address, Path):
         with naming(address):
-            return assemble(reader_of(address)(address, wanted), display_name(address, split), split, wanted)
+            return assembled(reader_of(address)(address, wanted), display_name(address, split), split, wanted)
     found = _open_fetched(address, split, wanted)
     if isinstance(found.source, ViewSource):
         return found  # rows that are made from others of the file: the local copy is read
@@ -209,7 +207,7 @@ def _open_fetched(address: str, split: str, wanted: Wanted) -> Predictions:
     try:
         return open_file(local, split, wanted)
     except InputError as error:
-        raise InputError(str(error).replace(str(local), address)) from error
+        raise InputError(error.message.replace(str(local), address), **error.remedy) from error
 
 
 def fetch(address: str) -> Path:

@@ -21,18 +21,19 @@ from calibrant.core.arrays import Array, as_array, look_like_probabilities
 from calibrant.core.errors import InputError, NoRowsError
 from calibrant.core.schema import check_kind, check_task, identifiers, resolve_task
 from calibrant.data.arrays import array_field
-from calibrant.data.assemble import assemble
 from calibrant.data.chunks import part_error
-from calibrant.data.files import HOLDS_PARTS, display_name, find_files, naming, open_file, reader_of, suffix_of
+from calibrant.data.files import HOLDS_PARTS, READERS, display_name, find_files, naming, open_file, reader_of, suffix_of
 from calibrant.data.predictions import PER_ROW, Predictions
 from calibrant.data.source import (
     LABEL_IDS,
     PREDICTIONS,
     DifferenceSource,
+    LabelFile,
     PartsSource,
     Wanted,
     split_names,
 )
+from calibrant.data.suggestion import assembled
 from calibrant.data.tables import column_fields, frame_columns
 from calibrant.engines.engine import opened
 
@@ -45,12 +46,12 @@ def open_predictions(
     *,
     kind: str | None = None,
     task: str | None = None,
-    scores: str | None = None,
+    scores: str | Sequence[str] | None = None,
     labels: Any = None,
     weights: Any = None,
     by: Any = None,
     cluster: Any = None,
-    class_names: Sequence[str] | None = None,
+    class_names: Sequence[str] | Mapping[Any, str] | None = None,
     ignore_index: int | None = None,
     require_labels: bool | None = True,
     skip_bad_parts: bool = False,
@@ -68,18 +69,20 @@ def open_predictions(
         class). `file#val` picks the arrays `val_logits`, `val_labels`. Objects in memory work too: a frame (pandas,
         polars, pyarrow), a dictionary of arrays, an object with `.predictions` and `.label_ids`, or a pair
         `(scores, labels)`.
-    kind : {"logits", "probabilities"}, optional
-        What the values are, where the file does not say or holds both.
+    kind : {"logits", "probabilities", "percent"}, optional
+        What the values are, where the file does not say or holds both; percent are probabilities from 0 to 100.
     task : {"multiclass", "binary", "multilabel", "pairs"}, optional
         Where names and shapes do not tell.
-    scores : str, optional
-        The array or column of the scores, or the columns: `"risk"`, `"a,b,c"`, `"prob_*"`.
+    scores : str or sequence of str, optional
+        The array or column of the scores, or the columns: `"risk"`, `["a", "b", "c"]` or `"a,b,c"`, `"prob_*"`.
     labels, weights, cluster : str, path of an `.npy` file, or array, optional
-        The array or column that holds them, or arrays used in place of those in the file.
+        The array or column that holds them, or arrays used in place of those in the file. `labels` may also be another
+        file: its rows are found by a column that identifies them in both files, or stand in the same order;
+        `"solution.csv#species"` names its column.
     by : str or sequence of str, optional
         Arrays or columns that become `groups`.
-    class_names : sequence of str, optional
-        Used in place of those in the file.
+    class_names : sequence of str, or mapping, optional
+        Used in place of those in the file. A mapping says what labels stand for: `{1: "cat", 2: "dog"}`.
     ignore_index : int, optional
         Rows with this label are left out (−100 in Hugging Face and torch).
     require_labels : bool or None
@@ -217,14 +220,15 @@ def _clusters(parts: list[Predictions]) -> Array | None:
 
 def described(said: Wanted) -> Wanted:
     """What the caller says about a file, checked; paths of `.npy` files are read."""
-    check_kind(said.kind)
+    check_kind(said.kind, percent=True)
     check_task(said.task)
     columns = [said.by] if isinstance(said.by, str) else said.by or ()
+    names = said.class_names
     return replace(
         said,
         guard=2 if said.guard else 0,
         by=tuple(word.strip() for name in columns for word in str(name).split(",") if word.strip()),
-        class_names=None if said.class_names is None else [str(name) for name in said.class_names],
+        class_names=names if isinstance(names, Mapping | None) else [str(name) for name in names],
         **{word: _vector(getattr(said, word), word) for word in ("labels", "weights", "cluster")},
     )
 
@@ -245,20 +249,27 @@ def open_parts(path: str | os.PathLike[str], **options: Any) -> dict[str, Predic
         splits = split_names(fields)
         if "" in splits or not splits:
             splits = [""]
-        return {split: assemble(fields, display_name(file, split), split, wanted) for split in splits}
+        return {split: assembled(fields, display_name(file, split), split, wanted) for split in splits}
 
 
 def _vector(given: Any, what: str) -> Any:
-    """An array, the name of one, or the content of an `.npy` file, which wins over a name."""
+    """An array, the name of one, or the content of an `.npy` file, which wins over a name; labels of any other file."""
     if not isinstance(given, (str, os.PathLike)):
         return given
     file = Path(given)
-    if file.suffix != ".npy":
-        if isinstance(given, os.PathLike):
-            raise InputError(f"{what}={str(file)!r} must be an array, the name of one, or the path of an .npy file")
-        return given
-    with naming(file):
-        return array_field(file).read()
+    if file.suffix == ".npy":
+        with naming(file):
+            return array_field(file).read()
+    address, mark, column = str(given).rpartition("#")
+    if not mark or file.exists():
+        address, column = str(given), ""
+    file = Path(address)
+    if what == "labels" and suffix_of(file) in READERS and file.is_file():
+        with naming(file):
+            return LabelFile(str(given), reader_of(file)(file, Wanted(scores=column or None)), column)
+    if isinstance(given, os.PathLike):
+        raise InputError(f"{what}={address!r} must be an array, the name of one, or the path of a file that is there")
+    return given
 
 
 def from_object(given: Any, wanted: Wanted, name: str = "") -> Predictions:
@@ -278,11 +289,11 @@ def from_object(given: Any, wanted: Wanted, name: str = "") -> Predictions:
             f"{name or 'predictions'} must be Predictions, a path, a frame, a dictionary of arrays, an object with "
             f".predictions and .label_ids, or a pair (scores, labels), got {type(given).__name__}"
         )
-    made = assemble(column_fields(columns), name, "", wanted)
+    made = assembled(column_fields(columns), name, "", wanted)
     if pair and wanted.kind is None and made.flat and look_like_probabilities(made.values):
         raise InputError(
             f"{name or 'scores'}: all {made.n} lie in [0, 1], as probabilities do and logits may: say "
-            "kind='probabilities' or kind='logits'"
+            'kind="probabilities" or kind="logits"'
         )
     return made
 
@@ -297,6 +308,9 @@ def as_predictions(given: Any, name: str = "", **options: Any) -> Predictions:
 def _retold(given: Predictions, wanted: Wanted) -> Predictions:
     """Predictions with what the caller adds: a task for two columns, groups and clusters from other columns."""
     made = given
+    told = [word for word in ("scores", "labels", "weights", "class_names") if getattr(wanted, word) is not None]
+    if told or wanted.ignore_index is not None:
+        raise InputError(f"{told[0] if told else 'ignore_index'}= is about a file or table, but these are Predictions")
     if wanted.kind not in (None, given.kind):
         raise InputError(f"kind={wanted.kind!r}, but {given.name or 'the predictions'} hold {given.kind}")
     if wanted.task not in (None, given.task):

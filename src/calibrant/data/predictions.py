@@ -27,7 +27,7 @@ from calibrant.core.arrays import (
 from calibrant.core.errors import InputError
 from calibrant.core.memory import spare_memory
 from calibrant.core.rows import Rows
-from calibrant.core.schema import FLAT, Schema, check_kind, resolve_task
+from calibrant.core.schema import FLAT, PERCENT, Schema, check_kind, resolve_task
 from calibrant.core.softmax import log_odds, log_stored, sigmoid, softmax
 from calibrant.data.source import (
     CHUNK_BYTES,
@@ -38,6 +38,7 @@ from calibrant.data.source import (
     DifferenceSource,
     Field,
     PartsSource,
+    PercentSource,
     PickedSource,
     Source,
     TakenSource,
@@ -71,10 +72,11 @@ class Predictions:
         Scores of which `kind` says what they are.
     labels : array
         (n,) class numbers or names; (n,) of 0/1 for binary; (n, L) of 0/1 for multilabel; (N, H, W) for dense scores.
-    kind : {"logits", "probabilities"}
-        What `scores` are; logits unless said otherwise.
+    kind : {"logits", "probabilities", "percent"}
+        What `scores` are; logits unless said otherwise. Percent are probabilities from 0 to 100.
     task : {"multiclass", "binary", "multilabel", "pairs"}, optional
-        Where the shapes do not tell: an (n, 2) matrix is multiclass unless this says binary.
+        Where the shapes do not tell: an (n, 2) matrix is multiclass unless this says binary; labels (n, K) are many
+        labels per row unless this says multiclass, which makes them one-hot.
     label_shares : array (n, K), optional
         In place of labels: the share of annotators that chose each class.
     weights, clusters : array (n,), optional
@@ -154,11 +156,11 @@ class Predictions:
     ) -> None:
         named = {"scores": scores, "logits": logits, "probabilities": probabilities, "confidence": confidence}
         given = {word: value for word, value in named.items() if value is not None}
-        check_kind(kind)
+        check_kind(kind, percent=True)
         if len(given) != 1:
             raise InputError("give either logits or probabilities (or scores, or confidence), and not both")
         ((word, values),) = given.items()
-        said = {"scores": kind, "logits": "logits"}.get(word, "probabilities")
+        said = {"scores": kind, "logits": "logits"}.get(word, PERCENT if kind == PERCENT else "probabilities")
         if kind not in (None, said):
             raise InputError(f"{word}= says {said}, but kind= says {kind}: give one of them")
         if task is None and (word == "confidence" or correct is not None):
@@ -466,6 +468,11 @@ def join(  # noqa: PLR0917
     check_some_rows(scores.shape, called)
     check_counts(scores.shape, called)
     source, n_rows = scores.source(name), scores.shape[0]
+    if kind == PERCENT:
+        source, kind = PercentSource(source, classes=two or task == "multiclass"), "probabilities"
+    if task == "multiclass" and labels is not None and label_shape == scores.shape and labels.dtype.kind in "fiub":
+        own["labels"] = labels = _classes(labels, names["labels"])
+        label_shape = labels.shape
     if ignore_index is not None and labels is not None:
         if label_shape != (n_rows,):
             raise InputError(
@@ -497,6 +504,14 @@ def join(  # noqa: PLR0917
     return made
 
 
+def _classes(labels: Array, name: str) -> Array:
+    """Class numbers of one-hot labels."""
+    wrong = (labels.sum(axis=1) != 1) | (labels.max(axis=1) != 1) | (labels.min(axis=1) != 0)
+    for row in np.flatnonzero(wrong):
+        raise InputError(f"{name} is not one-hot in row {row}: task multiclass needs one 1 per row, and zeros")
+    return labels.argmax(axis=1)
+
+
 def _add_columns(made: Predictions, own: Columns, names: Mapping[str, str]) -> None:
     """Check everything but the scores against their shape, and add labels and the like."""
     if "labels" in own:
@@ -521,13 +536,13 @@ def refuse_one_hot(labels: Array, scores: Array, kind: str, name: str, against: 
     scores : some rows of the scores. Classes have one 1 per row, and probabilities that sum to one; many labels that
     happen to look so in every one of 30 rows are rare enough to be asked for.
     """
-    if labels.shape[1] < 2 or not (labels.sum(axis=1) == 1).all():
+    if labels.shape[1] < 2 or labels.dtype.kind not in "fiub" or not (labels.sum(axis=1) == 1).all():
         return
     sums = np.abs(scores.sum(axis=1, dtype=np.float64) - 1) <= PROBABILITY_TOLERANCE
     if (kind == "probabilities" and sums.all()) or (kind == "logits" and len(labels) >= 30):
         raise InputError(
-            f"{name} has one 1 in each of its {len(labels)} rows, beside {against} of {labels.shape[1]} columns: give "
-            "class numbers, label_shares, or say --task multilabel"
+            f"{name} has one 1 in each of its {len(labels)} rows, beside {against} of {labels.shape[1]} columns: say "
+            'task="multiclass" for one-hot labels, task="multilabel" for many labels, or give label_shares'
         )
 
 

@@ -13,25 +13,31 @@ allocated for it.
 
 from __future__ import annotations
 
+import csv
 import math
 import os
+import re
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from calibrant.core.arrays import Array, check_values, look_like_probabilities, probabilities_error, widen
 from calibrant.core.errors import InputError
+from calibrant.core.schema import KINDS
 from calibrant.core.softmax import log_stored
 
 LABELS = ("labels", "label")
 """Names of labels that win over any other."""
 
-OTHER_LABELS = ("label_ids", "targets", "target", "y_true", "answer", "outcome")
+OTHER_LABELS = (
+    "label_ids", "targets", "target", "y_true", "y", "true_label", "true_class", "truth", "ground_truth", "actual",
+    "answer", "outcome",
+)  # fmt: skip
 """Names that libraries use; read where exactly one of them is there."""
 
 SCORES = {
@@ -61,8 +67,11 @@ CLASS_NAMES = "class_names"
 PARTNERS = {CONFIDENCE: CORRECT, PREDICTIONS: LABEL_IDS}
 """Names of scores that only count beside the labels that belong to them."""
 
-PREDICTED = ("pred", "prediction", "predicted", "predicted_label", "y_pred")
+PREDICTED = ("pred", "predicted", "prediction", "predicted_label", "predicted_class", "y_pred")
 """Names of the answer given, beside a confidence and the true label."""
+
+ANSWER = "answer given"
+"""What the label of a file is called where the true labels come from another one."""
 
 KNOWN = frozenset({*LABELS, *OTHER_LABELS, *SCORES, *WEIGHTS, *GROUPS, *CLUSTERS, *PARTNERS, *PARTNERS.values()})
 """All names above that columns of a table may have."""
@@ -71,18 +80,19 @@ KNOWN = frozenset({*LABELS, *OTHER_LABELS, *SCORES, *WEIGHTS, *GROUPS, *CLUSTERS
 SINGLE = {("binary", "probabilities"): "probability", ("pairs", "probabilities"): "confidence"}
 """What files call one score per row, by task and kind; logits keep their name."""
 
+MARKS = (
+    re.compile(
+        r"(?:(?P<logits>logits?)|prob(?:s|a|ability|abilities)?|(?!\.pred_class$)\.pred)[_.](?P<name>.+)",
+        re.IGNORECASE,
+    ),
+    re.compile(r"(?:p|confidence) ?\((?:.*=)?(?P<name>.+)\)", re.IGNORECASE),
+)
+"""Names of the scores of one class: `prob_cat`, R's `prob.cat` and `.pred_cat`, KNIME's `P (pet=cat)`, RapidMiner's
+`confidence(cat)`."""
 
-PREFIXES = {
-    "logit_": "logits",
-    "logits_": "logits",
-    "logit.": "logits",
-    "probability_": "probabilities",
-    "probabilities_": "probabilities",
-    "prob_": "probabilities",
-    "proba_": "probabilities",
-    "prob.": "probabilities",
-    "probability.": "probabilities",
-}
+MARKS_BEHIND = re.compile(r"(?P<name>.+)[_. ](?:(?P<logits>logits?)|prob(?:a|ability)?)", re.IGNORECASE)
+"""The same behind the class, `cat_prob`: read where no name has a mark before it, and two or more have this one."""
+
 SHARE_PREFIXES = ("label_share_", "label_shares_", "share_")
 LABEL_PREFIXES = ("label_", "labels_")
 
@@ -96,17 +106,26 @@ class Wanted:
 
     kind: str | None = None
     task: str | None = None
-    scores: str | None = None
+    scores: Any = None
     labels: Any = None
     weights: Any = None
     by: Any = ()
     cluster: Any = None
-    class_names: Sequence[str] | None = None
+    class_names: Any = None
+    """Names in order, or a mapping from what labels say to names."""
     require_labels: bool | None = True
     """False where there may be none; None where they are not read."""
     ignore_index: int | None = None
     guard: int = 2
     """Rows from which on logits that look like probabilities are an error; 0 where they are only transformed."""
+
+
+class LabelFile(NamedTuple):
+    """Labels in a file of their own: its name as given, its columns, and the one to take, where that was said."""
+
+    name: str
+    fields: Mapping[str, Any]
+    column: str = ""
 
 
 def first_of(words: Iterable[Any], found: Container[Any]) -> Any:
@@ -150,21 +169,39 @@ def canonical(names: Sequence[str]) -> list[str]:
     return [name.lower() if name.lower() in KNOWN and name.lower() not in taken else name for name in names]
 
 
-def picked(names: Sequence[str], text: str, option: str = "", called: str = "") -> list[str]:
-    """The columns that a name, several names with commas, or a pattern stands for; an InputError for one of an option
-    that stands for none."""
+def picked(names: Sequence[str], given: str | Sequence[str], option: str = "", called: str = "") -> list[str]:
+    """The columns that a name, several names, in one text with commas too, or a pattern stands for; an InputError for
+    one of an option that stands for none.
+
+    >>> picked(["cat", "dog, small", "label"], 'cat,"dog, small"')
+    ['cat', 'dog, small']
+    """
     columns: list[str] = []
-    for word in [text] if text in names else [part.strip() for part in text.split(",")]:
+    if isinstance(given, str):
+        given = [given] if given in names else next(csv.reader([given], skipinitialspace=True), [])
+    for word in map(str.strip, map(str, given)):
         hits = [word] if word in names else [name for name in names if fnmatchcase(name, word)]
         if not hits and option:
-            raise InputError(f"{called} has no {word} for --{option}, only {', '.join(map(str, names))[:200]}")
+            raise InputError(f"{called} has no {word} for the {option}, only {', '.join(map(str, names))[:200]}")
         columns += hits
     return list(dict.fromkeys(columns))
 
 
-def prefix_of(name: str, prefixes: Iterable[str] = PREFIXES) -> str:
+def prefix_of(name: str, prefixes: Iterable[str]) -> str:
     """The first of some prefixes that a name has, in lower case; "" for none."""
     return next((prefix for prefix in prefixes if name.lower().startswith(prefix)), "")
+
+
+def class_of(name: str, marks: Iterable[re.Pattern[str]] = MARKS) -> tuple[str, str] | None:
+    """The kind and the class of which a column holds the scores, if its name says so.
+
+    >>> class_of("prob_cat"), class_of("P (pet=cat)"), class_of("cat")
+    (('probabilities', 'cat'), ('probabilities', 'cat'), None)
+    """
+    for mark in marks:
+        if found := mark.fullmatch(name.strip()):
+            return KINDS[not found.groupdict().get("logits")], found["name"]
+    return None
 
 
 MAX_ROWS = 2**32
@@ -289,7 +326,7 @@ class Source(Readable):
         # real logits fail in the first small block, so that the rest need not be read; a last block may hold one row
         blocks = self.blocks(0, rows, max(64, 2**16 // width))
         if all(look_like_probabilities(np.vstack([block, block[:1]])) for block in blocks):
-            raise probabilities_error(rows, called, 'give kind="probabilities" (--kind probabilities)')
+            raise probabilities_error(rows, called, 'give kind="probabilities"')
 
 
 class ViewSource(Source):
@@ -391,6 +428,21 @@ class DifferenceSource(ViewSource):
             start += len(block)
 
 
+class PercentSource(ViewSource):
+    """Probabilities that are written from 0 to 100; `classes`: rows that rounding keeps from 100 are divided by their
+    sum."""
+
+    def __init__(self, source: Source, *, classes: bool) -> None:
+        super().__init__(source)
+        self._rounding = 0.5 * self.shape[1] if classes else -1.0
+
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
+        """Fractions."""
+        for block in self.behind.blocks(start, stop, rows):
+            sums = block.sum(axis=1, keepdims=True)
+            yield block / np.where(np.abs(sums - 100) <= self._rounding, sums, 100).astype(block.dtype)
+
+
 class PickedSource(ViewSource):
     """Some columns of another source."""
 
@@ -424,6 +476,10 @@ class Field(Readable):
     def beside(self, others: Sequence[Field], key: str) -> Field:
         """This column and others side by side, as one matrix that is called `key`."""
         return ArrayField(np.column_stack([one.read() for one in (self, *others)]))
+
+    def numeric(self) -> Field:
+        """The same as numbers, where a text file holds it."""
+        return self
 
     @property
     def nbytes(self) -> int:

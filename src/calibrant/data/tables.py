@@ -15,6 +15,7 @@ from __future__ import annotations
 import csv
 import gzip
 import re
+import zipfile
 import zlib
 from bisect import bisect
 from collections import Counter
@@ -37,7 +38,6 @@ from calibrant.data.source import (
     CLASS_NAMES,
     MAX_TEXT_BYTES,
     PARTNERS,
-    PREFIXES,
     ROOM_FOR_TEXT,
     SCORES,
     SHARE_PREFIXES,
@@ -51,6 +51,7 @@ from calibrant.data.source import (
     canonical,
     check_counts,
     check_expansion,
+    class_of,
     picked,
     reading,
 )
@@ -68,6 +69,7 @@ SEPARATORS = (",", ";", "\t", "|")
 TEXTS = ("string", "large_string")
 """Types of columns of texts."""
 
+DECIMAL = re.compile(r"\s*[+-]?(\d+[.,]?\d*|[.,]\d+)([eE][+-]?\d+)?\s*")
 DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*")
 
 
@@ -172,9 +174,14 @@ class ParquetTable(Table):
 
 
 class TableField(Field):
-    """One column of a table (numbers, texts, or lists of K numbers), or several side by side."""
+    """One column of a table (numbers, texts, or lists of K numbers), or several side by side.
 
-    def __init__(self, table: Table, columns: list[int], key: str, *, matrix: bool = False) -> None:
+    parsed : shall text be read as numbers: lists such as `[0.1, 0.9]`, or percent such as `93%`?
+    """
+
+    def __init__(
+        self, table: Table, columns: list[int], key: str, *, matrix: bool = False, parsed: bool = False
+    ) -> None:
         from pyarrow import types
 
         self.table = self.behind = table
@@ -185,13 +192,16 @@ class TableField(Field):
         items = [first.value_type] if self.lists else [table.types[place] for place in columns]
         self.dtype = np.result_type(*map(_dtype, items))
         self.shape: tuple[int, ...] = (table.n_rows,)
-        if self.lists:
-            heads = (batch.column(0)[0].as_py() for _, batch in table.batches(columns, 0, 1))
-            self.shape = (table.n_rows, len(next(heads, None) or ()))
+        if self.lists or parsed:
+            heads = (batch.column(0) for _, batch in table.batches(columns, 0, 1))
+            head = next(heads, None)
+            self.lists = self.lists or (head is not None and head[0].as_py().lstrip().startswith(("[", "tensor([")))
+            if self.lists:
+                self.shape = (table.n_rows, len(_parsed_lists(head)[0].as_py() or ()) if head is not None else 0)
         elif matrix:
             self.shape = (table.n_rows, len(columns))
-            if self.dtype.kind not in "fiub":
-                self.dtype = np.dtype(np.float64)  # texts that must be numbers
+        if (matrix or parsed) and self.dtype.kind not in "fiub":
+            self.dtype = np.dtype(np.float64)  # texts that must be numbers
 
     def beside(self, others: Sequence[Field], key: str) -> Field:
         """These columns and those of others of the same table as one matrix."""
@@ -201,6 +211,11 @@ class TableField(Field):
                 raise InputError(f"{one.called} must hold one real number per row")  # type: ignore[attr-defined]
             columns += one.columns  # type: ignore[attr-defined]
         return TableField(self.table, columns, key, matrix=True)
+
+    def numeric(self) -> Field:
+        """The column as numbers, or lists of them, where it holds text."""
+        text = self.table.decimal is not None and self.dtype.kind == "O"
+        return TableField(self.table, self.columns, self.called.rpartition(": ")[2], parsed=True) if text else self
 
     def read(self) -> Array:
         """The whole column or matrix; texts become numbers where they all are, whole numbers that miss some objects."""
@@ -237,7 +252,7 @@ class TableField(Field):
             raise InputError(f"{self.called} ends after {at} of {self.shape[0]} rows")
 
     def _lists(self, lists: Any, first_row: int) -> Array:
-        width = self.shape[1]
+        width, lists = self.shape[1], _parsed_lists(lists)
         if lists.null_count:
             raise InputError(
                 f"{self.called} is missing in row {first_row + lists.is_null().index(True).as_py()}: "
@@ -258,8 +273,10 @@ class TableField(Field):
 
         if str(column.type) in TEXTS:
             cells = pc.replace_substring(pc.utf8_trim_whitespace(column), self.table.decimal or ".", ".")
+            percent = pc.all(pc.ends_with(cells, "%")).as_py()
             try:
-                column = pc.cast(cells, pa.float64())
+                column = pc.cast(pc.utf8_rtrim(cells, "% ") if percent else cells, pa.float64())
+                column = pc.divide(column, 100.0) if percent else column
             except pa.ArrowInvalid:
                 for row, cell in enumerate(cells.to_pylist(), first_row):
                     self._refuse_cell(cell, row, place)
@@ -279,6 +296,21 @@ class TableField(Field):
             raise InputError(
                 f"{self.called} in row {row}, column {place} is not a number: {(cell or '')[:40]!r}"
             ) from None
+
+
+def _parsed_lists(column: Any) -> Any:
+    """Lists of numbers, also those that are written as text: `[0.1, 0.9]`, as pandas, numpy, torch and Spark do."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if str(column.type) not in TEXTS:
+        return column
+    plain = pc.replace_substring_regex(column, r"(np\.float\d+|array|tensor)?\(|[\[\])]", "")
+    cells = pc.split_pattern_regex(pc.utf8_trim_whitespace(plain), r"[,;\s]+")
+    try:
+        return pc.cast(cells, pa.list_(pa.float64()))
+    except pa.ArrowInvalid as error:
+        raise InputError(f"a list holds what is not a number: {' '.join(str(error).split())[:80]}") from error
 
 
 def _values(column: Any) -> Array:
@@ -306,13 +338,13 @@ def _dtype(arrow_type: Any) -> np.dtype[Any]:
         return np.dtype(object)
 
 
-def table_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
+def table_fields(path: Path, wanted: Wanted) -> Fields:
     """The columns of a parquet or Arrow file."""
     kind = ParquetTable if path.suffix.lower() == ".parquet" else Table
     return _fields(kind(path, str(path)))
 
 
-def _fields(table: Table) -> dict[str, Field]:
+def _fields(table: Table) -> Fields:
     check_counts((table.n_rows,), table.called)
     names = canonical(table.names)
     found = Fields({name: TableField(table, [place], name) for place, name in enumerate(names) if name})
@@ -332,6 +364,8 @@ class TextForm(NamedTuple):
     encoding: str
     row_names: bool
     """Is there one more column in the rows than in the header?"""
+    header: bool
+    """Is the first line one? Not if it holds a decimal number, and numbers where the second line does."""
 
 
 def text_form(path: Path) -> TextForm:
@@ -344,7 +378,7 @@ def text_form(path: Path) -> TextForm:
         text, encoding = header.decode("utf-8-sig"), "utf-8"
     except UnicodeDecodeError:
         text, encoding = header.decode("latin-1"), "latin-1"
-    separator = max(SEPARATORS, key=text.count)
+    separator = max((*SEPARATORS, *[" "] * (path.suffix.lower() == ".txt")), key=text.count)
     if max(len(header), len(first)) == MAX_TEXT_BYTES:
         raise InputError(f"{path} has a line of over {MAX_TEXT_BYTES} bytes")
     try:
@@ -354,11 +388,13 @@ def text_form(path: Path) -> TextForm:
     cells = rows[0] if rows else []
     row_names = len(cells) == len(names) + 1  # R writes row names without a name for their column
     comma = separator != "," and any(DECIMAL_COMMA.fullmatch(cell) for cell in cells)
-    names = [""] * row_names + [name.strip() for name in names]
-    return TextForm(names, separator, "," if comma else ".", encoding, row_names)
+    data = any(DECIMAL.fullmatch(name) and not name.strip().isdecimal() for name in names)
+    data = data and [not DECIMAL.fullmatch(name) for name in names] == [not DECIMAL.fullmatch(cell) for cell in cells]
+    names = [str(place) for place in range(len(names))] if data else [""] * row_names + [name.strip() for name in names]
+    return TextForm(names, separator, "," if comma else ".", encoding, row_names, not data)
 
 
-def csv_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
+def csv_fields(path: Path, wanted: Wanted) -> Fields:
     """The columns of a text file; those whose names say scores or weights are parsed as numbers, all others as text."""
     import pyarrow as pa
 
@@ -366,11 +402,17 @@ def csv_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     plain = canonical(form.names)
     chosen = () if wanted.scores is None else picked(plain, wanted.scores)
     numeric = {*SCORES, *PARTNERS, *WEIGHTS, str(wanted.weights), *chosen}
-    prefixes = (*PREFIXES, *SHARE_PREFIXES)
-    numbers = {place for place, name in enumerate(plain) if name in numeric or name.lower().startswith(prefixes)}
+    numbers = {
+        place
+        for place, name in enumerate(plain)
+        if name in numeric or class_of(name) or name.lower().startswith(SHARE_PREFIXES)
+    }
     while True:
         try:
-            return _fields(_parsed(path, form, numbers))
+            found = _fields(_parsed(path, form, numbers))
+            if not form.header:
+                found.notes = (f"{path.name} has no header: its columns are called 0..{len(plain) - 1}",)
+            return found
         except pa.ArrowInvalid as error:
             words = " ".join(str(error).split())
             column = re.search(r"column #(\d+)", words)
@@ -398,7 +440,7 @@ def _parsed(path: Path, form: TextForm, numbers: set[int]) -> Table:
     scratch = Scratch() if path.stat().st_size > SMALL_TEXT else None
     sink = pa.BufferOutputStream() if scratch is None else pa.OSFile(str(scratch.path), "wb")
     with pa.ipc.new_file(sink, pa.schema(types.items())) as writer, opened_text(path) as lines:
-        lines.readline(MAX_TEXT_BYTES)
+        lines.readline(MAX_TEXT_BYTES * form.header)
         try:
             batches = arrow_csv.open_csv(
                 lines,
@@ -421,6 +463,22 @@ def _parsed(path: Path, form: TextForm, numbers: set[int]) -> Table:
     where = sink.getvalue() if scratch is None else scratch.path
     sink.close()
     return Table(where, str(path), form.names, form.decimal, scratch)
+
+
+def excel_fields(path: Path, wanted: Wanted) -> Fields:
+    """The columns of the first sheet of a workbook."""
+    try:
+        import openpyxl  # noqa: F401
+        import pandas as pd
+    except ImportError as error:
+        raise InputError(f"{path} is a workbook: save the sheet as .csv, or install pandas and openpyxl") from error
+    with reading(path, "workbook", (Exception,)):  # openpyxl raises errors of many kinds
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                check_expansion(
+                    member.file_size, member.compress_size, f"{path}: {member.filename[:60]}", ROOM_FOR_TEXT
+                )
+        return column_fields(frame_columns(pd.read_excel(path)) or {})
 
 
 @contextmanager

@@ -31,12 +31,11 @@ from calibrant.data.source import (
     CORRECT,
     LABEL_SHARES,
     MAX_TEXT_BYTES,
-    PREFIXES,
     SCORES,
     SINGLE,
     TakenSource,
     canonical,
-    prefix_of,
+    class_of,
 )
 from calibrant.data.tables import ParquetTable, opened_text, text_form
 
@@ -307,13 +306,12 @@ def rewrite(given: Predictions, calibrated: Predictions, source: Path, target: P
 def _renamed(name: str, kind: str) -> str:
     """The name of a column of scores under another kind."""
     low = name.lower()
-    prefix = prefix_of(name)
-    said = SCORES.get(low) or PREFIXES.get(prefix)
+    said, word = class_of(name) or (SCORES.get(low), "")
     if said is None or said == kind:
         return name
     if low in ("logits", "probabilities", "probs"):
         return kind
-    return ONE[kind] if low in SCORES else f"{ONE[kind]}_{name[len(prefix) :]}"
+    return ONE[kind] if low in SCORES else f"{ONE[kind]}_{word}"
 
 
 def _rewrite_text(calibrated: Predictions, source: Path, temporary: Path, renamed: dict[str, str]) -> None:
@@ -323,8 +321,9 @@ def _rewrite_text(calibrated: Predictions, source: Path, temporary: Path, rename
     header = [renamed.get(name, own) for name, own in zip(names, form.names, strict=True)]
     scores = (row for chunk in calibrated.chunks() for row in shown_rows(chunk))
     with opened_text(source) as lines, csv_writer(temporary, form.separator) as writer:
-        lines.readline(MAX_TEXT_BYTES)
-        writer.writerow(header[1:] if form.row_names else header)
+        if form.header:
+            lines.readline(MAX_TEXT_BYTES)
+            writer.writerow(header[1:] if form.row_names else header)
         text = io.TextIOWrapper(lines, encoding=form.encoding, errors="replace", newline="")
         for cells, row in zip(filter(None, csv.reader(text, delimiter=form.separator)), scores, strict=True):
             for place, value in zip(places, row, strict=True):

@@ -43,6 +43,11 @@ def compare(
     *,
     kind: str | None = None,
     task: str | None = None,
+    scores: Any = None,
+    labels: Any = None,
+    weights: Any = None,
+    class_names: Any = None,
+    ignore_index: int | None = None,
     criterion: str = "nll",
     resamples: int = 1000,
     seed: int = 0,
@@ -62,8 +67,8 @@ def compare(
     ----------
     val, test : Predictions, path, frame, dictionary of arrays, or (scores, labels)
         Rows to fit on and rows to measure on; K and the task must agree.
-    kind, task : str, optional
-        What the values are, and the task, where nothing else says it; see `open_predictions`.
+    kind, task, scores, labels, weights, class_names, ignore_index : optional
+        What both files or tables hold, and where; see `open_predictions`.
     methods : "default", "all", a name, names, calibrators, or a mapping of names to calibrators
         Short names as `calibrant.get` knows them. By default the eight that are worth a first look in the task, with
         `by` two that calibrate by group among them.
@@ -94,9 +99,13 @@ def compare(
     """
     check_n_bins(n_bins)
     criterion = known_name(criterion)
-    val, test = (as_predictions(rows, name, kind=kind, task=task) for rows, name in ((val, "val"), (test, "test")))
+    options = {
+        "kind": kind, "task": task, "scores": scores, "labels": labels, "weights": weights, "class_names": class_names,
+        "ignore_index": ignore_index,
+    }  # fmt: skip
+    val, test = (as_predictions(rows, name, **options) for rows, name in ((val, "val"), (test, "test")))
     if val.task != test.task:
-        raise InputError(f"val is a {val.task} task, but test is {test.task}: give task= (--task)")
+        raise InputError(f"val is a {val.task} task, but test is {test.task}: give task=")
     for rows, word in ((val, "val"), (test, "test")):
         rows.refuse_probabilities()
         check_counts(rows.weights, f"weights of {word}")

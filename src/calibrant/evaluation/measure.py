@@ -197,6 +197,11 @@ def measure(
     cluster: Any = None,
     kind: str | None = None,
     task: str | None = None,
+    scores: Any = None,
+    labels: Any = None,
+    weights: Any = None,
+    class_names: Any = None,
+    ignore_index: int | None = None,
     n_bins: int = 15,
     resamples: int = 1000,
     seed: int = 0,
@@ -216,8 +221,8 @@ def measure(
         which is then measured by itself; "age:5" cuts a column of numbers into five quantile groups.
     cluster : str or array, optional
         What is independent (a patient, an image): a column, of which whole clusters are drawn.
-    kind : {"logits", "probabilities"}, optional
-        What the values are, where nothing else says it.
+    kind, scores, labels, weights, class_names, ignore_index : optional
+        What a file or table holds, and where; see `open_predictions`.
     task : {"multiclass", "binary", "multilabel", "pairs"}, optional
         Where names and shapes do not tell. Figures of a binary or multilabel task are about the positive class.
     n_bins, resamples, seed : int
@@ -242,7 +247,16 @@ def measure(
     'overconfident by 24.8 points'
     """
     check_n_bins(n_bins)
-    predictions = as_predictions(predictions, kind=kind, task=task)
+    predictions = as_predictions(
+        predictions,
+        kind=kind,
+        task=task,
+        scores=scores,
+        labels=labels,
+        weights=weights,
+        class_names=class_names,
+        ignore_index=ignore_index,
+    )
     predictions.refuse_probabilities()
     check_counts(predictions.weights, "weights")
     predictions, by, cluster, weighed = sampled(predictions, by, cluster, weights_are)

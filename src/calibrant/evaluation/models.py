@@ -247,7 +247,7 @@ def compare_models(
         if other.task != val.task:
             raise InputError(
                 f"model {first} is a {val.task} task, but {name} is {other.task}: "
-                "give task= (--task), or compare them one by one"
+                "give task=, or compare them one by one"
             )
     found = {}
     for place, (name, (val, test)) in enumerate(opened.items()):
