@@ -140,7 +140,11 @@ def test_questions_with_different_numbers_of_options(tmp_path, run):
     assert np.isneginf(found.logits[1]).tolist() == [False] * 3 + [True] * 2
     assert "134 of 200 rows have fewer than 5 options" in found.notes[0]
     assert run("compare", val, test, "-m", "ts")[2].endswith("name all options (--class-names A,B,C,D,E)\n")
-    assert run("compare", val, test, "-m", "ts", "--class-names", "A,B,C,D,E", "--resamples", 20)[0] == 0
+    report = ("--resamples", 20, "--report", tmp_path / "report.html")
+    assert run("compare", val, test, "-m", "ts", "--class-names", "A,B,C,D,E", *report)[0] == 0
+    page = (tmp_path / "report.html").read_text()
+    assert "Note:</b> 100 of 100 rows have fewer than 5 options" in page
+    assert "measured on test rows it never saw" in page
     code, _, err = run("fit", val, "-m", "ts", "-o", tmp_path / "cal")
     assert code == 0, err
     code, _, err = run("apply", tmp_path / "cal", val, "--probabilities", "-o", tmp_path / "out.jsonl")
@@ -265,6 +269,9 @@ def test_scores_of_any_range_are_measured_after_calibration(run, tmp_path):
         rows = [f"{-one:.4f},{right}" for one, right in zip(entropy, correct, strict=True)]
         (tmp_path / f"{name}.csv").write_text("\n".join(["negative_entropy,correct", *rows]) + "\n")
     val, test, said = tmp_path / "val.csv", tmp_path / "test.csv", ("--scores", "negative_entropy", "--kind", "logits")
+    for given in ((), said[:2]):  # the suggestion works when followed
+        assert run("measure", val, *given)[2].endswith("--scores negative_entropy --kind logits\n")
+    assert "only figures after calibration count" in run("measure", val, *said, "--resamples", 20)[2]
     code, out, _ = run("compare", val, test, *said, "-m", "none,platt", "--resamples", 20, "--json")
     document = json.loads(out)
     assert (code, document["best"]) == (0, "platt")

@@ -106,6 +106,8 @@ def assemble(fields: Mapping[str, Field], name: str, split: str, wanted: Wanted)
         found.notes = fields.notes
         if not percent:  # a column that is written back would hold fractions
             found.score_columns = tuple(chosen.columns or (chosen.key,))
+    if task == "pairs" and chosen.kind == "logits" and score_kind(chosen.key) is None:
+        found.notes += (f"{chosen.key} is read as a logit: if it is not one, only figures after calibration count",)
     return found
 
 
@@ -119,8 +121,13 @@ def _task(fields: Mapping[str, Field], split: str, chosen: _Choice, wanted: Want
             'equals the true one, or task="binary" if it is the score of the positive class'
         )
     correct = f"{split}_{CORRECT}" if split else CORRECT
-    lonely = correct in fields and wanted.labels in (None, CORRECT) and label_key(fields, split) is None
+    lonely = correct in fields and _verdicts(wanted) and label_key(fields, split) is None
     return "pairs" if lonely else None
+
+
+def _verdicts(wanted: Wanted) -> bool:
+    """May the labels be whether answers are correct?"""
+    return wanted.labels is None or (isinstance(wanted.labels, str) and wanted.labels == CORRECT)
 
 
 class _Choice(NamedTuple):
@@ -212,7 +219,7 @@ def _named_scores(fields: Mapping[str, Field], name: str, prefix: str, wanted: W
         raise InputError(
             f'{name}: {word} does not say what it holds: give kind="logits", kind="probabilities" or kind="percent"'
         )
-    pairs = word == CONFIDENCE and prefix + CORRECT in fields and wanted.labels in (None, CORRECT)
+    pairs = word == CONFIDENCE and prefix + CORRECT in fields and _verdicts(wanted)
     return _Choice(key or word, kind, "pairs" if pairs else None, columns, _endings(columns, word))
 
 

@@ -50,7 +50,9 @@ ROUNDING = 0.02
 """How far sums of probabilities may be from one for columns to seem to belong together."""
 
 LABEL_NAME = re.compile(r"(?i)label|class|true|truth|target|actual|gold|outcome|species|obs|event|died|^y$")
-SCORE_NAME = re.compile(r"(?i)prob|score|conf|risk|pred|logit|likelihood|hat|output|margin|^p\d*$")
+SCORE_NAME = re.compile(
+    r"(?i)prob|score|conf|risk|pred|logit|likelihood|entropy|perplex|judge|grade|reward|hat|output|margin|^p\d*$"
+)
 """What columns of labels, and columns of one score per row, are often called."""
 
 SAID = ("scores", "kind", "labels", "task", "weights", "class_names", "ignore_index")
