@@ -1,7 +1,5 @@
 """Predictions that come with the package, to try everything on real numbers; and long-tailed subsets of your own."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

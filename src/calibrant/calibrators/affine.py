@@ -1,7 +1,5 @@
 """Affine maps of the logits: vector, matrix, Dirichlet and structured scaling, each one convex fit."""
 
-from __future__ import annotations
-
 import warnings
 from functools import partial
 from types import SimpleNamespace

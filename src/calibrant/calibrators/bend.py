@@ -1,7 +1,5 @@
 """A bent line in the logit of a binary score: the default for binary problems."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

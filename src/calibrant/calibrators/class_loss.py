@@ -1,7 +1,5 @@
 """Scaling of class-wise training losses."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import replace
 from functools import partial

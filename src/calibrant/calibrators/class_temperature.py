@@ -7,8 +7,6 @@ grid then costs one exponential per row and temperature. Where a confidence come
 shortcut's rounding could matter, the row is computed in full.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple

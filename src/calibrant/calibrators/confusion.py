@@ -1,7 +1,5 @@
 """What the probability of one class says about another: a confusion matrix beside class scales or a logit matrix."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from numbers import Real

@@ -1,7 +1,5 @@
 """Ensemble temperature scaling, and small convex problems on the simplex: weights ≥ 0 that sum to one."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from itertools import combinations

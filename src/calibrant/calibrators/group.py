@@ -3,8 +3,6 @@
 The base holds the names of groups and decides what rows get whose group is unknown.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress

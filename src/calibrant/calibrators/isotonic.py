@@ -1,7 +1,5 @@
 """Isotonic calibration, and the Venn-Abers pair of isotonic fits."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Leave room for classes without fit rows under a calibrator that learned that they are never true."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Calibrate for a class frequency that differs from the one of the fit data."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

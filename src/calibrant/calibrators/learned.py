@@ -5,8 +5,6 @@ one map per class), any other letter is free but the same wherever it occurs wit
 more than B.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Logistic regressions on one score: Platt, beta and quadratic scaling, and where the likelihood has no maximum."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Sequence

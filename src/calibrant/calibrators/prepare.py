@@ -1,7 +1,5 @@
 """The one gate of every fit: arrays, predictions, files and tables become `Rows`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace

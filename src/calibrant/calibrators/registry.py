@@ -16,44 +16,53 @@ from calibrant.core.errors import InputError
 
 if TYPE_CHECKING:
     # for type checkers: `calibrant` re-exports these names, which load on use
-    from calibrant.calibrators.affine import DirichletCalibration as DirichletCalibration
-    from calibrant.calibrators.affine import MatrixScaling as MatrixScaling
-    from calibrant.calibrators.affine import StructuredMatrixScaling as StructuredMatrixScaling
-    from calibrant.calibrators.affine import StructuredVectorScaling as StructuredVectorScaling
-    from calibrant.calibrators.affine import VectorScaling as VectorScaling
+    # isort: off
+    from calibrant.calibrators.affine import (
+        DirichletCalibration as DirichletCalibration,
+        MatrixScaling as MatrixScaling,
+        StructuredMatrixScaling as StructuredMatrixScaling,
+        StructuredVectorScaling as StructuredVectorScaling,
+        VectorScaling as VectorScaling,
+    )
     from calibrant.calibrators.auto import AutoCalibrator as AutoCalibrator
-    from calibrant.calibrators.base import Calibrator as Calibrator
-    from calibrant.calibrators.base import Identity as Identity
+    from calibrant.calibrators.base import Calibrator as Calibrator, Identity as Identity
     from calibrant.calibrators.bend import BendScaling as BendScaling
-    from calibrant.calibrators.binning import BinTemperatureScaling as BinTemperatureScaling
-    from calibrant.calibrators.binning import ConfidenceWeightScaling as ConfidenceWeightScaling
-    from calibrant.calibrators.binning import HistogramBinning as HistogramBinning
-    from calibrant.calibrators.binning import WeightScaling as WeightScaling
+    from calibrant.calibrators.binning import (
+        BinTemperatureScaling as BinTemperatureScaling,
+        ConfidenceWeightScaling as ConfidenceWeightScaling,
+        HistogramBinning as HistogramBinning,
+        WeightScaling as WeightScaling,
+    )
     from calibrant.calibrators.class_loss import ClassLossScaling as ClassLossScaling
-    from calibrant.calibrators.class_temperature import ClassTemperatureScaling as ClassTemperatureScaling
-    from calibrant.calibrators.class_temperature import ShrunkenClassTemperature as ShrunkenClassTemperature
-    from calibrant.calibrators.confusion import ConfusionScaling as ConfusionScaling
-    from calibrant.calibrators.confusion import JointScaling as JointScaling
+    from calibrant.calibrators.class_temperature import (
+        ClassTemperatureScaling as ClassTemperatureScaling,
+        ShrunkenClassTemperature as ShrunkenClassTemperature,
+    )
+    from calibrant.calibrators.confusion import ConfusionScaling as ConfusionScaling, JointScaling as JointScaling
     from calibrant.calibrators.ensemble_temperature import EnsembleTemperatureScaling as EnsembleTemperatureScaling
     from calibrant.calibrators.group import GroupCalibrator as GroupCalibrator
-    from calibrant.calibrators.isotonic import IsotonicCalibration as IsotonicCalibration
-    from calibrant.calibrators.isotonic import VennAbers as VennAbers
+    from calibrant.calibrators.isotonic import IsotonicCalibration as IsotonicCalibration, VennAbers as VennAbers
     from calibrant.calibrators.kept_classes import KeptClasses as KeptClasses
     from calibrant.calibrators.label_shift import LabelShift as LabelShift
-    from calibrant.calibrators.logistic import BetaCalibration as BetaCalibration
-    from calibrant.calibrators.logistic import PlattScaling as PlattScaling
-    from calibrant.calibrators.logistic import QuadraticScaling as QuadraticScaling
+    from calibrant.calibrators.logistic import (
+        BetaCalibration as BetaCalibration,
+        PlattScaling as PlattScaling,
+        QuadraticScaling as QuadraticScaling,
+    )
     from calibrant.calibrators.multicalibration import Multicalibration as Multicalibration
     from calibrant.calibrators.multilabel import MultilabelCalibrator as MultilabelCalibrator
     from calibrant.calibrators.parameterized_temperature import (
         ParameterizedTemperatureScaling as ParameterizedTemperatureScaling,
     )
     from calibrant.calibrators.pool import LinearPool as LinearPool
-    from calibrant.calibrators.second_stage import KeptPrediction as KeptPrediction
-    from calibrant.calibrators.second_stage import ShapeScaling as ShapeScaling
-    from calibrant.calibrators.second_stage import TopLabelMap as TopLabelMap
+    from calibrant.calibrators.second_stage import (
+        KeptPrediction as KeptPrediction,
+        ShapeScaling as ShapeScaling,
+        TopLabelMap as TopLabelMap,
+    )
     from calibrant.calibrators.spline import SplineCalibration as SplineCalibration
     from calibrant.calibrators.temperature import TemperatureScaling as TemperatureScaling
+    # isort: on
 
 ENTRY_POINTS = "calibrant.calibrators"
 """Entry-point group of installed packages: `short-name = "package.module:Class"`."""

@@ -1,7 +1,5 @@
 """Second stages: maps that are learned from the answers of another calibrator, and kept predictions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Any, NamedTuple

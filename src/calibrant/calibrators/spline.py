@@ -1,7 +1,5 @@
 """Spline calibration."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy.interpolate import CubicSpline
 

@@ -1,7 +1,5 @@
 """Temperature scaling."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

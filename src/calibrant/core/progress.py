@@ -3,8 +3,6 @@
 Bars need no library: they are HTML below a notebook's cell, and one line on standard error elsewhere.
 """
 
-from __future__ import annotations
-
 import atexit
 import shutil
 import sys

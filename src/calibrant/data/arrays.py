@@ -10,8 +10,6 @@ safetensors file is a length, a JSON header and raw bytes; its own package maps 
 another one cuts the file short, so the header is read here.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -3,8 +3,6 @@
 Scores that are never in memory as a whole are read pass by pass on an engine.
 """
 
-from __future__ import annotations
-
 import operator
 import time
 from collections.abc import Callable, Collection, Iterator

@@ -14,8 +14,6 @@ or the sample's metadata, of the store, or of a scorer called `confidence`; opti
 log-probabilities of the token that is the answer.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import zipfile

@@ -6,8 +6,6 @@ into a folder of this user's cache that is kept below a bound. The process that 
 is the worker.
 """
 
-from __future__ import annotations
-
 import glob
 import hashlib
 import importlib

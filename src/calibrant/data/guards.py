@@ -1,7 +1,5 @@
 """Test rows that were also fit rows."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from calibrant.core.arrays import Array

@@ -14,8 +14,6 @@ An option that a row does not list gets what is left of the probability, shared 
 the smallest one listed and no less than 1e-6: a top-20 list says nothing more about it.
 """
 
-from __future__ import annotations
-
 import json
 import zipfile
 from collections.abc import Iterator

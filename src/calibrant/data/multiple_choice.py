@@ -1,7 +1,5 @@
 """Multiple-choice questions answered by a language model: log-likelihoods of the options as predictions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import Any

@@ -3,8 +3,6 @@
 Many files, the parts of a folder, of a pattern such as `parts/*.npz`, or of a bucket, are one set of predictions.
 """
 
-from __future__ import annotations
-
 import operator
 import os
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Temporary files, removed with their last reference."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -10,8 +10,6 @@ is the one of `,` `;` tab `|` that occurs most often in the header; beside `;`, 
 commas. Parquet columns of lists hold K numbers per row; class names are a JSON list in the schema's metadata.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import re

@@ -11,8 +11,6 @@ test_labels))`, whose parts are `#val` and `#test` (three pairs: `#train`, `#val
 has no names: by convention it holds logits, unless the caller gives the kind.
 """
 
-from __future__ import annotations
-
 import collections
 import io
 import pickle

@@ -1,7 +1,5 @@
 """`write_predictions`: predictions into a file of any format that can be written, whole or not at all."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -20,7 +20,7 @@ from calibrant.core.zeros import log_floor_of, raised
 from calibrant.data import Predictions, as_predictions
 from calibrant.data.predictions import CHUNK_BYTES
 from calibrant.data.source import ArraySource
-from calibrant.evaluation.table import PlainData
+from calibrant.evaluation.table import Json, PlainData
 from calibrant.metrics.inputs import Checked
 
 UNITS = {"nll": "nats", "brier": "Brier units"}
@@ -52,7 +52,7 @@ class CalibrationLoss(PlainData):
         """Is the value above 0 by more than its 95% interval?"""
         return self.value > 1.96 * self.standard_error
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """All fields by name, and whether the value is beyond noise."""
         return {**super().to_dict(), "beyond_noise": self.beyond_noise}
 

@@ -121,7 +121,7 @@ def compare(
     chosen = resolve_methods(methods, val.task, val.n_classes, grouped=groups[0] is not None)
     by, cluster = repeated(given, by, cluster)
     clusters = clusters_by(seen, cluster)
-    options: Json = {"resamples": draw(seen.n, resamples, seed, clusters), "engine": engine, "metrics": measured}
+    asked: Json = {"resamples": draw(seen.n, resamples, seed, clusters), "engine": engine, "metrics": measured}
     shared: Json = {"weights": seen.weights, "clusters": clusters, "n_bins": n_bins}
     mapped = val.kind == "logits" and val.source.whole() is not None
     # a large file is read chunk by chunk by every fit
@@ -140,7 +140,7 @@ def compare(
                 codes = fitted.group_codes(groups[1], test.n) if isinstance(fitted, GroupedCalibrator) else None
             with said() as also:
                 figures, draws, columns, classes = score(
-                    None if raw else fitted, test, n_bins=n_bins, codes=codes, **options
+                    None if raw else fitted, test, n_bins=n_bins, codes=codes, **asked
                 )
         except Exception as error:
             reason = " ".join(f"{error}".split()) or type(error).__name__

@@ -64,7 +64,14 @@ def risk_coverage_curve(confidence: Any, correct: Any, weights: Any = None) -> R
     >>> curve.coverage.tolist(), [round(risk, 3) for risk in curve.risk.tolist()]
     ([0.25, 0.5, 0.75, 1.0], [0.0, 0.0, 0.333, 0.25])
     """
-    return risk_coverage(*_columns(confidence, correct), sample_weight=weights)
+    confidence, correct = np.asarray(confidence), np.asarray(correct)
+    paired = confidence.ndim == 1 and confidence.shape == correct.shape and len(confidence) > 0
+    if not (paired and np.isfinite(confidence).all() and np.isin(correct, (0, 1)).all()):
+        raise InputError(
+            f"confidence has shape {confidence.shape} and correct {correct.shape}: give two columns of the same "
+            "length, at least 1 row, with a finite confidence and 1 or 0 (true or false) in every row"
+        )
+    return risk_coverage(confidence, correct.astype(np.int64), sample_weight=weights)
 
 
 def kept_worth(confidence: Any, correct: Any, weights: Any, clusters: Any) -> tuple[RiskCoverage, Array]:
@@ -171,14 +178,3 @@ def _by_method(comparison: Comparison, found: Callable[..., Any]) -> dict[str, A
         for row in comparison.rows
         if row.columns is not None
     }
-
-
-def _columns(confidence: Any, correct: Any) -> tuple[Array, Array]:
-    confidence, correct = np.asarray(confidence), np.asarray(correct)
-    paired = confidence.ndim == 1 and confidence.shape == correct.shape and len(confidence) > 0
-    if not (paired and np.isfinite(confidence).all() and np.isin(correct, (0, 1)).all()):
-        raise InputError(
-            f"confidence has shape {confidence.shape} and correct {correct.shape}: give two columns of the same "
-            "length, at least 1 row, with a finite confidence and 1 or 0 (true or false) in every row"
-        )
-    return confidence, correct.astype(np.int64)

@@ -49,7 +49,7 @@ from calibrant.evaluation.consistency import (
     unit_sums,
 )
 from calibrant.evaluation.results import about
-from calibrant.evaluation.table import Estimate, Figures, PlainData, Row, Table, figure_cells, metric_columns, plain
+from calibrant.evaluation.table import Estimate, Figures, Json, PlainData, Row, Table, figure_cells, metric_columns
 from calibrant.kernels.logistic import Pull, fit_logistic, logistic_sums
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.clinical import Z_95
@@ -489,7 +489,7 @@ class GroupFigures(PlainData):
         """Its columns and values in words."""
         return " & ".join(f"{column} {value}" for column, value in self.by.items())
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """Plain JSON data."""
         return super().to_dict() | {"noise_floor": self.noise_floor.mean, "p_value": self.noise_floor.p_value}
 
@@ -524,21 +524,11 @@ class GroupAnalysis:
         for place, one in enumerate(self.groups):
             more = {"n": Estimate(one.n), "noise_floor": Estimate(one.noise_floor.mean), "p_gap": Estimate(one.p_gap)}
             rows.append(Row(one.name, figure_cells(one.metrics | more), place == self.worst))
-        return Table("group", metric_columns(rows[0].cells), tuple(rows), self.verdict)
+        return Table("group", metric_columns(rows[0].cells), rows, self.verdict)
 
     def to_frame(self) -> Any:
         """A pandas table: one row per group; each metric as `name`, `name_low`, `name_high`."""
         return self.table().to_frame()
-
-
-def group_fields(analysis: GroupAnalysis) -> dict[str, Any]:
-    """What a measurement's JSON says about its groups."""
-    return {
-        "groups": plain(analysis.groups),
-        "groups_verdict": analysis.verdict,
-        "groups_differ": analysis.differ.to_dict(),
-        "worst_group": None if analysis.worst is None else analysis.groups[analysis.worst].by,
-    }
 
 
 def group_analysis(

@@ -29,7 +29,6 @@ from calibrant.evaluation.groups import (
     GroupAnalysis,
     clusters_by,
     column_groups,
-    group_fields,
     repeated,
     sampled,
 )
@@ -181,8 +180,9 @@ class Measurement(PlainData):
             | {name: plain(getattr(self.classes, name)[index]) for name in shown}
             for index in self.worst_classes()
         ]
-        if self.groups is not None:
-            found |= group_fields(self.groups)
+        if (one := self.groups) is not None:
+            found |= {"groups": plain(one.groups), "groups_verdict": one.verdict, "groups_differ": one.differ.to_dict()}
+            found["worst_group"] = None if one.worst is None else one.groups[one.worst].by
         if loss is not None:
             found["calibration_loss"] = loss.to_dict() | {"text": self.mendable}
         if self.labels:

@@ -1,7 +1,5 @@
 """A calibrator over predictions of any size: chunks in, calibrated chunks out, nothing held."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

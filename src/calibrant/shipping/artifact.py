@@ -12,8 +12,6 @@ the file. Values are JSON scalars and lists; everything else is an object with o
     {"tuple": [...]}, {"dict": {...}}, {"strings": [...]}, {"number": "nan" | "inf" | "-inf"}
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import json

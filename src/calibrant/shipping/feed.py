@@ -4,8 +4,6 @@ A log may be written, rotated, truncated and copied by others while it is follow
 of JSON, a checksum and plain values, and the state before stays beside it.
 """
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json

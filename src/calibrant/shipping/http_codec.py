@@ -3,8 +3,6 @@
 The OpenAPI description of these bodies and of the service's other paths stands at the end.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import struct

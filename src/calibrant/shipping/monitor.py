@@ -10,8 +10,6 @@ wrong together, and a stream that logs them one by one raises false alarms altho
 lift it: answers of one batch may depend on each other in any way, only batches must not.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -5,8 +5,6 @@ the predicted class. Where a method promises to keep the prediction, the class i
 that rounding to float32 would make among the probabilities are broken in favour of the predicted class.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Folds that depend on what a row holds, not on where it stands."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """One temperature for all logits: of the lowest NLL by derivatives, of the lowest calibration error by a search."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable
