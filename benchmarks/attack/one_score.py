@@ -83,7 +83,7 @@ def reference(attack: Attack, problem: Problem, name: str, fitted: Any, p: np.nd
             attack.fail(problem, f"ts: T = {fitted.temperature_:g}, but {two.temperature_:g} on the matrix [0, z]")
     elif name == "iso":
         attack.counts["optima of one score"] += 1
-        expected = score_references.isotonic(s, y, w)
+        expected = score_references.isotonic(s, y, w, score_references.ROUNDING)
         inside = (w > 0) & (expected > 1 / w.sum()) & (expected < 1 - 1 / w.sum())  # ends are kept off 0 and 1
         if inside.any() and np.abs(p[inside, 1] - expected[inside]).max() > 1e-5:
             attack.fail(

@@ -28,9 +28,19 @@ def finite(s: np.ndarray) -> np.ndarray:
     )
 
 
-def isotonic(s: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """scikit-learn's isotonic fit at each row; rows of equal score share a value."""
-    rank = np.unique(s, return_inverse=True)[1].astype(float)
+ROUNDING = 2.0**-21
+"""Relative gap up to which maps of one score take two scores as one: the rounding of float32."""
+
+
+def isotonic(s: np.ndarray, y: np.ndarray, w: np.ndarray, rounding: float = 0.0) -> np.ndarray:
+    """scikit-learn's isotonic fit at each row; rows of scores that are equal but for rounding share a value."""
+    chains: list[list[float]] = []
+    for value in np.unique(s[w > 0]):
+        near = rounding and chains and value - chains[-1][-1] <= rounding * abs(value)
+        chains = [*chains[:-1], [*chains[-1], value]] if near else [*chains, [value]]
+    longer = [len(chain) > 1 and chain[-1] - chain[0] > rounding * abs(chain[-1]) for chain in chains]
+    first = [value for chain, many in zip(chains, longer, strict=True) for value in (chain if many else chain[:1])]
+    rank = np.searchsorted(first, s, side="right").astype(float)
     return IsotonicRegression(out_of_bounds="clip").fit(rank[w > 0], y[w > 0], sample_weight=w[w > 0]).predict(rank)
 
 
@@ -138,6 +148,6 @@ def venn_abers(s: np.ndarray, y: np.ndarray, w: np.ndarray, asked: float) -> tup
     """p₀ and p₁ of one score by two isotonic fits that it joins."""
     ends = []
     for label in (0, 1):
-        joined = isotonic(np.append(s, asked), np.append(y, label), np.append(w, 1.0))
+        joined = isotonic(np.append(s, asked), np.append(y, label), np.append(w, 1.0), ROUNDING)
         ends.append(float(joined[-1]))
     return ends[0], ends[1]

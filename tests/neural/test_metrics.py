@@ -81,6 +81,20 @@ def test_ignored_rows_and_dense_maps():
     check(metric.compute(), logits[kept], labels[kept])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_logit_of_minus_infinity_is_a_probability_of_zero(dtype):
+    logits = torch.tensor([[2.0, 0.0, -torch.inf], [0.0, 2.0, -torch.inf], [1.0, 2.0, 3.0]], dtype=dtype)
+    labels = torch.tensor([0, 2, 2])
+    metric = CalibrationMetrics()
+    metric.update(logits, labels)
+    found = metric.compute()
+    for name in ("nll", "brier", "ece"):
+        expected = getattr(metrics, name)(logits.numpy(), labels.numpy(), from_logits=True)
+        assert found[name].item() == pytest.approx(expected, rel=1e-6)
+    metric.update(torch.full((1, 3), -torch.inf, dtype=dtype), labels[:1])
+    assert torch.isnan(metric.compute()["nll"])
+
+
 def test_a_bad_row_shows_as_nan_and_wrong_shapes_are_refused():
     logits, labels = batches()
     metric = CalibrationMetrics()

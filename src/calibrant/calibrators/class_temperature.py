@@ -466,7 +466,7 @@ class DeviceClassSearch(ClassSearch):
         self.launches.load(self._put(self.temperatures), self._put(positions), tuple(map(self._put, self.top)), limits)
 
     def _host(self, values: Any) -> Array:
-        return np.array(values.cpu())
+        return values.cpu().numpy().copy()
 
     def _scaled(self, block: slice) -> tuple[Array, Array]:
         from calibrant.kernels.torch.tensors import first_maximum

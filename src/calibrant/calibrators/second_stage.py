@@ -127,6 +127,7 @@ class TopLabelMap(
     keeps_prediction=of_inner("keeps_prediction"),
     keeps_ranking=of_inner("keeps_ranking"),
     requires_logits=of_inner("requires_logits"),
+    searches_in_order=of_inner("searches_in_order"),
 ):
     """Remap the confidence c of a calibrator's predicted class: logit g = a·log c − b·log(1 − c) + d, a, b ≥ 0.
 

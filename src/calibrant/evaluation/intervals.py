@@ -196,7 +196,7 @@ class Intervals:
         share = (sums.weight / sums.weight.sum(axis=-1, keepdims=True)).ravel()
         # of many classes most bins of equal width are empty and add nothing to a sum
         used = share > 0 if rule.binning == "width" else slice(None)
-        residual, noise = sums.excess.ravel()[used], self.class_noise(rule.binning)[:, used]
+        residual, noise = sums.excess.ravel()[used], np.ascontiguousarray(self.class_noise(rule.binning)[:, used])
         safe = np.where(share > 0, share, 1.0)[used].astype(np.float32)
 
         def norm(g: Array) -> Array:
@@ -235,7 +235,7 @@ class Intervals:
         sums /= np.maximum(draws.sums(mass[:, None])[:most, 0], 1e-300).astype(np.float32)
         sums -= (observed / mass.sum()).astype(np.float32)
         sums *= np.float32(draws.shrink)
-        return np.ascontiguousarray(sums.reshape(n_classes * n_bins, -1).T)
+        return sums.reshape(n_classes * n_bins, -1).T
 
     def _class_spread(self, rule: ClassSpread, value: float) -> Found:
         draws, (weight, total) = self.rows.draws, class_loss_sums(self.rows)

@@ -110,7 +110,7 @@ def update_all(
         rows.columns(list(LEVELS)[level])
     # a chunk may weigh nothing as long as the whole does not; its values were checked all the same
     for metric in () if weighs_nothing else metrics:
-        metric.add({asked: rows.total(asked[0], *asked[1]) for asked in metric.asked}, rows.n_classes)
+        metric.add({asked: asked[0](rows, *asked[1]) for asked in metric.asked}, rows.n_classes)
     return rows
 
 

@@ -5,6 +5,7 @@ Class j asks whether rows that give it probability p are of class j a share p of
 """
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from calibrant.core.arrays import Array, check_values
 from calibrant.core.bins import BinSums, check_n_bins, mass_index, over, total_gap, under
 from calibrant.core.softmax import softmax
-from calibrant.core.threads import map_blocks, row_blocks
+from calibrant.core.threads import BLOCK_ELEMENTS, map_blocks, row_blocks
 from calibrant.kernels.bins import class_width_sums, index_sums
 from calibrant.metrics.inputs import (
     ORDER_OF_CLASSES,
@@ -20,6 +21,7 @@ from calibrant.metrics.inputs import (
     ClassIndices,
     Probabilities,
     RowWeights,
+    adds_up,
     check,
     check_choice,
     check_norm,
@@ -228,10 +230,11 @@ def class_sums(rows: Checked, n_bins: int, binning: str) -> BinSums:
     """Bin sums (K, n_bins) of every class's probability; those over bins of equal width add up over chunks."""
     n_bins = check_n_bins(n_bins)
     if check_choice("binning", binning, ("width", "mass")) == "mass":
-        return rows.every(ORDER_OF_CLASSES).total(class_mass_bins, n_bins)
-    return rows.total(class_width_bins, n_bins)
+        return class_mass_bins(rows.every(ORDER_OF_CLASSES), n_bins)
+    return class_width_bins(rows, n_bins)
 
 
+@adds_up
 def class_mass_bins(checked: Checked, n_bins: int) -> BinSums:
     """Bin sums (K, n_bins) over bins of equal mass; of all rows, since every class's bins depend on all of them."""
     # in float32 many probabilities would tie at 0 or 1, and ties decide which bin of equal mass a row is in
@@ -246,6 +249,7 @@ def class_mass_bins(checked: Checked, n_bins: int) -> BinSums:
     return BinSums(*np.stack(map_blocks(part, range(checked.n_classes)), axis=1))
 
 
+@adds_up
 def class_width_bins(checked: Checked, n_bins: int) -> BinSums:
     """Bin sums (K, n_bins) over bins of equal width, checking the values on the way."""
     kernel = class_width_sums.form(checked.matrix.size)
@@ -254,7 +258,9 @@ def class_width_bins(checked: Checked, n_bins: int) -> BinSums:
         weights = None if checked.weights is None else checked.weights[block]
         return kernel(probability_block(checked, block), checked.labels[block], weights, n_bins)
 
-    return BinSums(*np.sum(map_blocks(part, row_blocks(*checked.matrix.shape)), axis=0))
+    # a block is worth its table of classes × bins
+    blocks = row_blocks(*checked.matrix.shape, max(BLOCK_ELEMENTS, 3 * n_bins * checked.n_classes))
+    return BinSums(*reduce(np.add, map_blocks(part, blocks)))
 
 
 def probability_block(checked: Checked, block: slice, dtype: Any = None) -> Array:
@@ -300,12 +306,13 @@ def classwise_losses(
     >>> classwise_losses([[0.5, 0.25, 0.25], [0.5, 0.25, 0.25]], [0, 0]).losses.round(4).tolist()
     [0.6931]
     """
-    weight, loss = check(probabilities, labels, sample_weight, from_logits).total(class_loss_sums)
+    weight, loss = class_loss_sums(check(probabilities, labels, sample_weight, from_logits))
     classes = np.flatnonzero(weight > 0)
     losses = loss[classes] / weight[classes]
     return ClasswiseLosses(classes, losses, float(losses.var()), float(losses.std()))
 
 
+@adds_up
 def class_loss_sums(rows: Checked) -> Array:
     """Σw and Σw·nll of the rows of each class (2, K)."""
     columns = rows.mass, rows.mass * rows.column("nll")

@@ -1,6 +1,6 @@
 """Checks the inputs of a metric and gives the rows that it is computed from.
 
-A metric asks its rows for totals, which add up over chunks, or for all of them, with the reason why it must.
+A metric asks for totals of its rows, which add up over chunks, or for all rows, with the reason why it must.
 
 Probabilities (n, K) are asked about the predicted class; one probability per row, (n,), is asked about the positive
 class: p is used as the confidence, and the label 0/1 as correctness.
@@ -8,7 +8,7 @@ class: p is used as the confidence, and the label 0/1 as correctness.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
 from numbers import Real
 from typing import Annotated, Any, Self, TypeAlias, TypeVar
 
@@ -110,13 +110,6 @@ class Checked:
         scores = np.clip(self.values, -745, 745)
         return np.stack([np.zeros_like(scores) if self.from_logits else 1 - scores, scores], axis=1)
 
-    def total(self, statistic: Callable[..., Sums], *options: Any) -> Sums:
-        """The sums that a statistic of these rows, with its options, gives; they add up over chunks."""
-        asked = statistic, options
-        if asked not in self.totals:
-            self.totals[asked] = statistic(self, *options)
-        return self.totals[asked]
-
     def every(self, reason: str) -> Self:
         """All rows, for what is not a function of totals."""
         if self.additive:
@@ -195,6 +188,19 @@ class Checked:
             return -np.where(self.positive, np.log(wide), np.log1p(-wide))
 
 
+def adds_up(statistic: Callable[..., Sums]) -> Callable[..., Sums]:
+    """Make a function of rows and options a statistic whose sums add up over chunks: rows remember what it gave."""
+
+    @wraps(statistic)
+    def known(rows: Checked, *options: Any) -> Sums:
+        asked = known, options
+        if asked not in rows.totals:
+            rows.totals[asked] = statistic(rows, *options)
+        return rows.totals[asked]
+
+    return known
+
+
 def hits(columns: Any, task: str) -> Array:
     """Is the predicted class of each row right (n,)? Of one score per row, class 1 is predicted where p ≥ ½."""
     return columns.prediction == columns.correct if task == "binary" else columns.correct
@@ -257,6 +263,7 @@ def confidence_groups(*inputs: Any, **options: Any) -> ScoreGroups:
     return groups._replace(scores=groups.scores.astype(np.float64))
 
 
+@adds_up
 def column_sums(rows: Checked, name: str) -> Array:
     """Σw and Σw·x of a column of the rows, as a (2,) array; an infinite loss of a row of weight 0 counts nothing."""
     mass = rows.mass
@@ -265,7 +272,7 @@ def column_sums(rows: Checked, name: str) -> Array:
 
 def mean(rows: Checked, name: str) -> float:
     """Weighted mean of a column of the rows."""
-    weight, total = rows.total(column_sums, name)
+    weight, total = column_sums(rows, name)
     return float(total / weight)
 
 

@@ -32,6 +32,7 @@ from calibrant.metrics.inputs import (
     ClassIndices,
     Probabilities,
     RowWeights,
+    adds_up,
     check,
     check_choice,
     check_norm,
@@ -53,11 +54,12 @@ def bin_index(confidence: Array, weights: Array | None, n_bins: int, binning: st
 def bin_sums(rows: Checked, n_bins: int, binning: str = "width") -> BinSums:
     """Sums over the bins of the top label; those over bins of equal width add up over chunks."""
     if binning == "width":
-        return rows.total(width_bin_sums, check_n_bins(n_bins))
+        return width_bin_sums(rows, check_n_bins(n_bins))
     columns = confidence, _, weights = rows.ordered()
     return BinSums(*index_sums(bin_index(confidence, weights, n_bins, binning), *columns, n_bins))
 
 
+@adds_up
 def width_bin_sums(rows: Checked, n_bins: int) -> BinSums:
     """Sums over bins of equal width, on all cores."""
     confidence, correct, weights = rows.top()
@@ -114,7 +116,7 @@ def ece(
     if check_choice("weighting", weighting, ("bin", "label")) == "bin":
         return float(sums.norm(p))
     if binning == "width" and p == 2:
-        return within_and_between(sums, rows.total(square_sums, n_bins))
+        return within_and_between(sums, square_sums(rows, n_bins))
     confidence, _, weights = rows.ordered()
     return label_error(rows, sums, p, np.eye(n_bins)[bin_index(confidence, weights, n_bins, binning)])
 
@@ -127,6 +129,7 @@ def label_error(rows: Checked, sums: BinSums, p: float, members: Array) -> float
     return float((gap * (share > 0)).max() if np.isinf(p) else ((share * gap**p).sum() / share.sum()) ** (1 / p))
 
 
+@adds_up
 def square_sums(rows: Checked, n_bins: int) -> Array:
     """Σw·c² of each bin (M,)."""
     confidence = rows.column("confidence")
@@ -493,7 +496,7 @@ def soft_ece(
     """
     rows, p = check(probabilities, labels, sample_weight, from_logits), check_norm(norm)
     softness = bin_temperature(n_bins, temperature, decay)
-    *sums, squares = rows.total(soft_sums, n_bins, softness)
+    *sums, squares = soft_sums(rows, n_bins, softness)
     bins = BinSums(*sums)
     if check_choice("weighting", weighting, ("bin", "label")) == "bin":
         return float(bins.norm(p))
@@ -502,6 +505,7 @@ def soft_ece(
     return label_error(rows, bins, p, memberships(rows.ordered()[0], n_bins, softness))
 
 
+@adds_up
 def soft_sums(rows: Checked, n_bins: int, temperature: float) -> Array:
     """Σw·u, Σw·u·c, Σw·u·a and Σw·u·c² of the soft bins (4, M), eq. 8-10."""
     confidence, correct, _ = rows.top()

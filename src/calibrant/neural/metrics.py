@@ -106,7 +106,7 @@ class CalibrationMetrics:
 
 
 def metrics_of(sums: BinSums, *, entropy: bool = False) -> dict[str, Tensor]:
-    """Every metric of `NAMES` from the sums, as tensors; NaN where a row held NaN or infinite values."""
+    """Every metric of `NAMES` from the sums, as tensors; NaN where a row held NaN, ∞ or −∞ alone."""
     weight, confidence, correct = sums.bins()[:, 0]
     gap = (confidence - correct).abs()
     found = {

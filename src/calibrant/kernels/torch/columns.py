@@ -27,7 +27,8 @@ MEANS = {"nll": "nll", "brier": "brier", "accuracy": "correct", "confidence": "c
 class Columns(NamedTuple):
     """Of each row: numbers (4, n) confidence, NLL, Brier, entropy; prediction (n,); flags (2, n) correct, good.
 
-    A row is not good where a value is NaN or infinite, is not a probability, or the label has no column.
+    A logit of −∞ is a probability of 0. A row is not good where a value is NaN or ∞, where all are −∞, where one is not
+    a probability, or where the label has no column.
     """
 
     numbers: Tensor
@@ -52,13 +53,12 @@ def _block_columns(values: Tensor, labels: Tensor, from_logits: bool) -> Columns
     own = torch.where(known, labels, 0)
     if from_logits:
         log_p = wide.log_softmax(dim=1)
-        probabilities, sound = log_p.exp(), torch.isfinite(wide.sum(dim=1))
+        probabilities, sound = log_p.exp(), torch.isfinite(log_p.amax(dim=1))
     else:
         log_p, probabilities = wide.clamp_min(torch.finfo(wide.dtype).tiny).log(), wide
         sound = ((wide.sum(dim=1) - 1).abs() <= 1e-3) & (wide.amin(dim=1) >= 0)
-    prediction, nll = first_maximum(wide), -of_label(log_p, own)
-    if not from_logits:
-        nll = nll.clamp_max(-math.log(torch.finfo(wide.dtype).eps))
+    prediction, nll, at_zero = first_maximum(wide), -of_label(log_p, own), -math.log(torch.finfo(wide.dtype).eps)
+    nll = torch.where(nll.isposinf(), at_zero, nll) if from_logits else nll.clamp_max(at_zero)
     brier = probabilities.square().sum(dim=1) - 2 * of_label(probabilities, own) + 1
     entropy = -(probabilities * log_p.clamp_min(-745.0)).sum(dim=1)
     numbers = [of_label(probabilities, prediction), nll, brier.clamp_min(0.0), entropy.clamp_min(0.0)]

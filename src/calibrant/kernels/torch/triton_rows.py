@@ -17,6 +17,8 @@ LOWEST = tl.constexpr(-3.0e38)
 """Below every logit; finite, so that the difference to a chunk of −∞ is defined."""
 
 EPS = tl.constexpr(1.1920928955078125e-07)
+COST_OF_ZERO = tl.constexpr(15.942385152878742)
+"""−log EPS: the loss of a label of probability 0."""
 
 
 @triton.jit(do_not_specialize=["n_rows"])
@@ -36,7 +38,8 @@ def columns_kernel(
 ):
     """Per row: numbers (4, n) confidence, NLL, Brier, entropy; the prediction; flags (2, n) correct, good.
 
-    A row is not good where a value is NaN or infinite, is not a probability, or the label has no column.
+    A row is not good where a value is NaN or ∞, where all are −∞, where one is not a probability, or where the label
+    has no column.
     """
     n_rows = n_rows.to(tl.int64)  # the places of the columns
     row = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -83,7 +86,7 @@ def columns_kernel(
     if FROM_LOGITS:
         total = tl.where(inside, total, 1.0)
         log_total = tl.log(total)
-        nll = log_total - (own - peak)
+        nll = tl.where(own == -float("inf"), COST_OF_ZERO, log_total - (own - peak))
         confidence = 1.0 / total
         brier = squares / (total * total) - 2.0 * tl.exp2((own - peak) * LOG2_E) / total + 1.0
         entropy = log_total - mean / total
