@@ -6,7 +6,6 @@ from typing import Any
 
 import griffe
 
-from calibrant.metrics import inputs
 from calibrant.metrics.record import with_shared_parameters
 
 
@@ -15,5 +14,5 @@ class SharedParameters(griffe.Extension):
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
         if isinstance(obj, griffe.Function) and obj.docstring is not None:
-            types = {one.name: vars(inputs).get(str(one.annotation)) for one in obj.parameters}
+            types = {one.name: str(one.annotation) for one in obj.parameters}
             obj.docstring.value = with_shared_parameters(obj.docstring.value, types)

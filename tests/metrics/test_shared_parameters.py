@@ -18,3 +18,11 @@ def test_help_lists_the_shared_parameters_once(name: str) -> None:
     for parameter in SHARED & set(inspect.signature(PUBLIC[name]).parameters):
         assert said.count(f"\n{parameter} : ") == 1
     assert said.count("Parameters\n----------\n") <= 1
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_help_names_the_types_of_parameters(name: str) -> None:
+    """Written out, the type of an array alone fills five lines."""
+    shown = str(inspect.signature(PUBLIC[name]))
+    assert "_array_like" not in shown
+    assert "robabilities'" in shown

@@ -1,5 +1,7 @@
 """Fit every method on one set of rows, measure it on another, and say which differences are more than noise."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

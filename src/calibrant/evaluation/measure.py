@@ -3,6 +3,8 @@
 `Measurement` is the result, with the forms it is shown in.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar

@@ -4,6 +4,8 @@ Class j asks whether rows that give it probability p are of class j a share p of
 1{y=j}, over all n rows.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Literal, TypedDict, Unpack, overload

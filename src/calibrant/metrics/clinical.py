@@ -5,6 +5,8 @@ ROC AUC and average precision; the decomposition of a proper score; and the effe
 positives found, net benefit of acting.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import partial
 from typing import Any

@@ -1,5 +1,7 @@
 """The worst calibration of any group at any range of probabilities, in standard errors."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
-from calibrant.metrics.inputs import PositiveProbabilities
+from calibrant.metrics import inputs
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -193,7 +193,7 @@ def metric(
     """
 
     def registered(function: Function) -> Function:
-        name, positive = function.__name__, function.__annotations__["probabilities"] == PositiveProbabilities
+        name, positive = function.__name__, function.__annotations__["probabilities"] == "PositiveProbabilities"
         shown = {"percent": isinstance(interval, Gaps | ClassGaps)} | facts
         one = Figure(name, label, column or label, meaning=meaning, interval=interval, **shown)
         enlist(Metric(name, function, (one,) if label else figures, about or ("score" if positive else "any")))
@@ -212,10 +212,10 @@ HEADING = "Parameters\n----------\n"
 NEXT_SECTION = re.compile(r"^(?=\w+\n-{3,}$)", re.M)
 
 
-def with_shared_parameters(docstring: str, types: Mapping[str, Any]) -> str:
-    """The docstring with an entry for every parameter whose type says what it is.
+def with_shared_parameters(docstring: str, types: Mapping[str, str]) -> str:
+    """The docstring with an entry for every parameter whose type, by its name in `inputs`, says what it is.
 
-    >>> print(with_shared_parameters("Accuracy.", {"labels": Annotated[Any, "array (n,): 0 or 1."], "n_bins": int}))
+    >>> print(with_shared_parameters("Accuracy.", {"labels": "BinaryLabels", "n_bins": "int"}))
     Accuracy.
     <BLANKLINE>
     Parameters
@@ -224,7 +224,8 @@ def with_shared_parameters(docstring: str, types: Mapping[str, Any]) -> str:
         0 or 1.
     """
     entries = ""
-    for parameter, kind in types.items():
+    for parameter, name in types.items():
+        kind = vars(inputs).get(name)
         if get_origin(kind) is Annotated and f"\n{parameter} : " not in docstring:  # a module may be reloaded
             shape, _, meaning = get_args(kind)[1].partition(": ")
             entries += f"{parameter} : {shape}\n    {meaning}\n"

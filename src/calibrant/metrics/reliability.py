@@ -1,5 +1,7 @@
 """The bins of a reliability diagram, which metrics, measurements, pages and figures share."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 
 import numpy as np

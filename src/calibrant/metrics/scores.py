@@ -4,6 +4,8 @@ Of one probability per row (n,) they ask about the positive class: the log loss 
 the share of rows where p ≥ ½ says the label, and mean p.
 """
 
+from __future__ import annotations
+
 from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, check, mean
 from calibrant.metrics.record import Mean, Share, metric
 

@@ -1,5 +1,7 @@
 """How well confidence ranks rows: right from wrong, the error rate of the most confident, order before and after."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 

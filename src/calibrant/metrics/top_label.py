@@ -4,6 +4,8 @@ A confidence on the edge of two equal-width bins belongs to the lower one, (lo, 
 scikit-learn; torchmetrics and netcal put it into the upper one, which makes a difference on few samples.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
