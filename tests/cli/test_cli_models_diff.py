@@ -1,4 +1,4 @@
-"""`calibrant compare --models` and `calibrant diff` as their user meets them."""
+"""`calibrant models`, `compare` of one file and `calibrant diff` as their user meets them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OPTIONS = ("-m", "none,ts", "--resamples", 40)
 
 
 def test_matrix_of_models_and_its_report(run, folder, tmp_path):
-    given = ("compare", "--models", folder / "small.npz", folder / "large.npz", *OPTIONS)
+    given = ("models", folder / "small.npz", folder / "large.npz", "--pair", "none", *OPTIONS)
     code, out, err = run(*given, "--report", tmp_path / "models.html")
     assert code == 0, err
     assert "lowest mean rank" in out
@@ -58,9 +58,9 @@ def test_matrix_of_models_and_its_report(run, folder, tmp_path):
 
 
 def test_one_file_with_parts_equals_two_files(run, folder):
-    whole = json.loads(run("compare", "--models", folder / "small.npz", *OPTIONS, "--json")[1])
+    whole = json.loads(run("models", folder / "small.npz", *OPTIONS, "--json")[1])
     pair = f"small={folder / 'small-val.npz'},{folder / 'small-test.npz'}"
-    apart = json.loads(run("compare", "--models", pair, *OPTIONS, "--json")[1])
+    apart = json.loads(run("models", pair, *OPTIONS, "--json")[1])
     for first, second in zip(whole["models"]["small"]["rows"], apart["models"]["small"]["rows"], strict=True):
         assert first["metrics"] == second["metrics"]
 
@@ -68,12 +68,15 @@ def test_one_file_with_parts_equals_two_files(run, folder):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("compare", "small.npz"), "two files, VAL and TEST, but got 1"),
-        (("compare", "--models", "small.npz", "binary.npz"), "multiclass task, but binary is binary"),
-        (("compare", "--models", "small-val.npz"), "needs the parts val and test"),
-        (("compare", "--models", "small.npz", "small.npz"), "two models are called small"),
-        (("compare", "--models", "a=b,c,d"), "is not a model"),
-        (("compare", "--models", "small.npz", "--shift", "x_1.npz", "--report", "r.html"), "about one model"),
+        (("compare", "small.npz", "small.npz", "small.npz"), "VAL and TEST, or one file, but got 3"),
+        (("compare", "small.npz", "--cv", "3"), "cv and split divide one set of rows"),
+        (("compare", "small-val.npz", "--cv", "3", "--split", "0.5"), "give one of them"),
+        (("compare", "small-val.npz", "--split", "1.5"), "cannot be divided"),
+        (("models", "small.npz", "binary.npz"), "differ in task (multiclass and binary)"),
+        (("models", "small.npz", "large.npz"), "small and large differ in labels: they must be the same rows"),
+        (("models", "small.npz", "small.npz"), "two models are called the same"),
+        (("models", "a=b,c,d"), "is not a model"),
+        (("models", "small-val.npz", "--table", "x", "--latex", "-m", "none"), "there is no table 'x'"),
         (("diff", "small.npz", "small.npz"), "not JSON"),
         (("diff", "absent.json", "absent.json"), "No such file"),
     ],
@@ -83,6 +86,75 @@ def test_wrong_requests_are_one_line(run, folder, monkeypatch, arguments, words)
     code, out, err = run(*arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert words in err
+
+
+@pytest.fixture
+def jsonl(tmp_path):
+    """Three models of the same rows, in files of their own and in an order of their own."""
+    shared = np.random.default_rng(5)
+    labels, weights = shared.integers(0, 3, 500), shared.integers(1, 4, 500)
+    signal = np.eye(3)[labels] + shared.normal(size=(500, 3))
+    for seed, name in enumerate("abc"):
+        generator = np.random.default_rng(seed)
+        logits = (2 + seed) * (signal + (0.2 + seed) * generator.normal(size=(500, 3)))
+        lines = (
+            {"id": f"q{row}", "logits": logits[row].tolist(), "label": int(labels[row]), "ward": "uv"[row % 2],
+             "weight": int(weights[row])}
+            for row in generator.permutation(500)
+        )  # fmt: skip
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    return [tmp_path / f"{name}.jsonl" for name in "abc"]
+
+
+def test_models_of_one_file_each(run, jsonl, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    given = ("models", *jsonl, "--by", "ward", *OPTIONS)
+    code, out, err = run(*given, "--report", tmp_path / "models.html")
+    assert code == 0, err
+    flat = " ".join(out.split())
+    for words in (
+        "cross-fitted in 5 folds, seed 0",
+        "500 rows paired by id",
+        "weights sum to",
+        "models after ts: a is",
+    ):
+        assert words in flat
+    assert max(map(len, out.splitlines())) <= 80
+    assert [line.split()[0] for line in out.splitlines() if line.startswith(("a*", "b ", "c "))] == ["a*", "b", "c"]
+    assert any(line.startswith("ward u ") for line in out.splitlines())
+    page = (tmp_path / "models.html").read_text()
+    assert "Models on the same rows" in page
+    assert f"calibrant fit {jsonl[1]} --method ts -o b.safetensors" in page
+    split = " ".join(run(*given, "--split", "0.5", "--seed", "3")[1].split())
+    assert "fitted on 250 rows, measured on 250" in split
+    assert "split at random, seed 3" in split
+    assert run(*given, "--latex", "--columns", "nll,difference")[1].count(" & ") == 2 * 4
+    assert "±" in run(*given, "--table", "seeds", "--markdown")[1]
+
+
+def test_help_of_models_fits_a_narrow_terminal(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert max(map(len, run("models", "--help")[1].splitlines())) <= 80
+
+
+def test_one_file_is_divided(run, jsonl, folder):
+    code, out, err = run("compare", jsonl[0], *OPTIONS)
+    assert code == 0, err
+    assert "measured on 500, weights sum to" in " ".join(out.split())
+    assert "(cross-fitted in 5 folds, seed 0)" in " ".join(out.split())
+    assert f"calibrant fit {jsonl[0]} --method ts" in " ".join(out.split())
+    document = json.loads(run("compare", jsonl[0], "--split", "0.5", *OPTIONS, "--json")[1])
+    jsonschema.validate(document, schema("compare"))
+    assert (document["n_val"], document["n_test"]) == (250, 250)
+    assert document["division"] == "split at random, seed 0"
+    assert document["warnings"] == []
+    # a file with both parts needs no division
+    parts = json.loads(run("compare", folder / "small.npz", *OPTIONS, "--json")[1])
+    two = json.loads(run("compare", folder / "small.npz#val", folder / "small.npz#test", *OPTIONS, "--json")[1])
+    for one in (parts, two):
+        for row in one["rows"]:
+            row.pop("fit_seconds")
+    assert parts == two
 
 
 def test_diff_of_reports_shows_what_is_beyond_noise(run, folder, tmp_path):

@@ -287,7 +287,7 @@ def test_the_recommendation():
     assert (table.recommended, table.to_dict()["recommended"]) == ("auto", "auto")
     assert table.advice[0].startswith("ship auto: ")
     assert f"{100 * table.row('auto').changed_predictions:.2f}% of the decisions" in table.advice[1]
-    assert table.advice[2] == "0 of 2 groups get worse"
+    assert table.advice[2] == "0 of 2 groups get worse beyond noise"
     assert table.advice[0] in repr(table)
     table = replace(table, best="ts")  # which ties
     assert table.advice[0] == "ship auto: the default, within noise of the best (ts)"
@@ -319,4 +319,4 @@ def test_groups_that_get_worse_are_named():
     table = compare(rows(0), rows(1), ["none", "ts"], resamples=50, by="ward")
     old, new = (table.row(name).groups.group(ward="a").metrics["nll"].value for name in ("none", "ts"))
     assert new > old
-    assert table.advice[2] == f"1 of 2 groups get worse: ward a ({old:.4f} → {new:.4f})"
+    assert table.advice[2] == f"1 of 2 groups get worse beyond noise: ward a ({old:.4f} → {new:.4f})"

@@ -113,7 +113,7 @@ def test_an_executed_notebook_shows_tables_and_pictures(tmp_path):
         "cal.compare((z[:200], y[:200]), (z[200:], y[200:]), ['none', 'ts'], resamples=20)",
         "cal.plots.reliability_diagram(z, y, from_logits=True)",
         "halves = (z[:200], y[:200]), (z[200:], y[200:])\n"
-        "both = cal.compare_models({'a': halves, 'b': halves[::-1]}, ['none', 'ts'], resamples=20)\nboth",
+        "both = cal.compare_models({'a': halves, 'b': halves[::-1]}, ['none', 'ts'], pair='none', resamples=20)\nboth",
         "both.comparisons['a'].plot()",
         "cal.diff(both.comparisons['a'], both.comparisons['b'])",
         "cal.get('ts').fit(z, y)",

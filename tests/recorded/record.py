@@ -208,7 +208,7 @@ def cases() -> dict[str, Case]:
             f"{task}-compare.json": command(*compare, "--json"),
         }
     multiclass = ("compare", "@multiclass-val.npz", "@multiclass-test.npz", "-m", METHODS["multiclass"], *few)
-    models = ("compare", "--models", "@model_small.npz", "@model_large.npz", "-m", "none,ts,vs", *few)
+    models = ("models", "@model_small.npz", "@model_large.npz", "-m", "none,ts,vs", "--pair", "none", *few)
     return found | {
         "multiclass-two-groups.json": command("measure", "@multiclass-test.npz", "--by", "ward,age:2", *few, "--json"),
         "multiclass-table.md": command(*multiclass, "--markdown", "--intervals"),

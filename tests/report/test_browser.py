@@ -282,7 +282,7 @@ def test_classes_are_joined_from_before_to_after(visit: Visit, page: Any) -> Non
 def test_models_page_is_quiet_and_follows_the_theme(browser: Any, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     rows = [(4 * rng.normal(size=(200, 3)), rng.integers(0, 3, 200)) for _ in range(4)]
-    table = calibrant.compare_models({"a model": rows[:2], "b": rows[2:]}, ["none", "ts"], resamples=20)
+    table = calibrant.compare_models({"a model": rows[:2], "b": rows[2:]}, ["none", "ts"], pair="none", resamples=20)
     path = write_report(table, tmp_path / "models.html")
     context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme="dark")
     page, complaints = context.new_page(), []

@@ -612,7 +612,7 @@ def test_models_page_holds_the_matrix_and_a_section_for_each(tmp_path) -> None:
     tags = Tags(text)
     assert len(tags.all("script")) == 2
     assert [one["id"] for one in tags.all("section")] == [
-        "verdict", "matrix", "model-0", "model-1", "use", "provenance"
+        "verdict", "matrix", "models", "model-0", "model-1", "use", "provenance"
     ]  # fmt: skip
     links = {one["href"][1:] for one in tags.all("a")}
     assert links <= {one.get("id") for _, one in tags.tags}

@@ -92,7 +92,7 @@ def test_an_active_run_is_used_and_left_open(table, store):
 def test_several_models(store):
     rng = np.random.default_rng(1)
     rows = [(2 * rng.normal(size=(80, 3)), rng.integers(0, 3, 80)) for _ in range(4)]
-    found = cal.compare_models({"a": rows[:2], "b": rows[2:]}, ["none", "ts"], resamples=10)
+    found = cal.compare_models({"a": rows[:2], "b": rows[2:]}, ["none", "ts"], pair="none", resamples=10)
     run = store.get_run(cal.log_to_mlflow(found))
     assert run.data.metrics["a/ts/nll"] == pytest.approx(found.estimate("ts", "a").value)
     assert run.data.metrics["mean_rank/ts"] == found.mean_ranks()["ts"]

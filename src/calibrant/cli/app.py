@@ -20,6 +20,7 @@ VERBS = {
     "demo": "Compare methods on embedded predictions and write the report.",
     "measure": "Measure calibration: a verdict, figures with 95% intervals.",
     "compare": "Fit methods on VAL, measure them on TEST, say which to ship.",
+    "models": "Compare models on the same rows, and methods over all models.",
     "diff": "Say which figures of two reports differ by more than noise.",
     "select": "Average or choose methods by cross-validation, and save it.",
     "shift": "Measure a saved calibrator over severities of corruptions.",
@@ -33,7 +34,7 @@ VERBS = {
 }
 """One module each in this folder, with a function of the verb's name; order is the order of `--help`."""
 
-KEYWORD = re.compile(rf"""(?<![\w/.-])({"|".join(BUNDLES["said"])})=(?:"([^"]*)"|\[([^\]]*)\]|(?!\w))""")
+KEYWORD = re.compile(rf"""(?<![\w/.-])({"|".join((*BUNDLES["said"], "pair"))})=(?:"([^"]*)"|\[([^\]]*)\]|(?!\w))""")
 """How messages name an option: as Python's keyword, with or without a value."""
 
 BAD_INPUT = 2

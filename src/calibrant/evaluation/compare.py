@@ -14,21 +14,33 @@ from calibrant.calibrators.base import Calibrator, Identity
 from calibrant.calibrators.group import GroupedCalibrator
 from calibrant.calibrators.prepare import check_over_logits, default_names, task_method, task_names
 from calibrant.core import progress
-from calibrant.core.arrays import Array, check_counts
+from calibrant.core.arrays import check_counts
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import InputError, said
 from calibrant.data import Predictions, as_predictions
 from calibrant.data.chunks import SPILL_BYTES
 from calibrant.data.guards import shared_rows
+from calibrant.data.source import ArraySource
 from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import draw
 from calibrant.evaluation.consistency import consistency_test
-from calibrant.evaluation.groups import clusters_by, column_groups, common_groups, repeated, sampled
+from calibrant.evaluation.division import FOLD, carried, divided
+from calibrant.evaluation.groups import (
+    clusters_by,
+    column_groups,
+    columns_by,
+    common_groups,
+    group_differences,
+    make_grouping,
+    repeated,
+    sampled,
+)
+from calibrant.evaluation.paired import paired_difference, paired_draws
 from calibrant.evaluation.rendering import figure
 from calibrant.evaluation.results import SHARED_ROWS, Comparison, MethodRow
 from calibrant.evaluation.scan import flattened, top_columns
 from calibrant.evaluation.scoring import Chosen, chosen_metrics, score, zero_notes
-from calibrant.evaluation.table import Json
+from calibrant.evaluation.table import Figures, Json
 from calibrant.metrics.record import facts, known_name, sign
 from calibrant.metrics.selective import rank_changes
 
@@ -40,7 +52,7 @@ Methods = str | Sequence[Any] | Mapping[str, Any]
 
 def compare(
     val: Any,
-    test: Any,
+    test: Any = None,
     methods: Methods = "default",
     *,
     kind: str | None = None,
@@ -59,6 +71,8 @@ def compare(
     engine: str | Engine = "local",
     metrics: Chosen = None,
     weights_are: str = "rows",
+    cv: int | None = None,
+    split: float | None = None,
 ) -> Comparison:
     """Fit methods on `val`, measure them on `test`, with paired bootstrap intervals.
 
@@ -68,7 +82,8 @@ def compare(
     Parameters
     ----------
     val, test : Predictions, path, frame, dictionary of arrays, or (scores, labels)
-        Rows to fit on and rows to measure on; K and the task must agree.
+        Rows to fit on and rows to measure on; K and the task must agree. Without `test` the rows of `val` are
+        divided by `seed`, clusters being kept together, as `cv` or `split` say.
     kind, task, scores, labels, weights, class_names, ignore_index : optional
         What both files or tables hold, and where; see `open_predictions`.
     methods : "default", "all", a name, names, calibrators, or a mapping of names to calibrators
@@ -89,6 +104,11 @@ def compare(
         sample_weight=None) that return a number, less being better, on top of them. They may be the criterion.
     weights_are : {"rows", "counts"}
         What intervals and tests draw: the rows, whatever they weigh; or every copy, a weight of 2 being the row twice.
+    cv : int, optional
+        Without `test`: folds of a cross-fit, 5 by default. Every row is measured by fits on the other folds; the
+        `calibrator` of a row of the table is fitted on all.
+    split : float, optional
+        Without `test`, in place of `cv`: the share of rows to fit on; the others are measured on.
 
     Examples
     --------
@@ -101,20 +121,15 @@ def compare(
     """
     check_n_bins(n_bins)
     criterion = known_name(criterion)
-    options = {
+    told = {
         "kind": kind, "task": task, "scores": scores, "labels": labels, "weights": weights, "class_names": class_names,
         "ignore_index": ignore_index,
     }  # fmt: skip
-    val, test = (as_predictions(rows, name, **options) for rows, name in ((val, "val"), (test, "test")))
-    if val.task != test.task:
-        raise InputError(f"val is a {val.task} task, but test is {test.task}: give task=")
-    for rows, word in ((val, "val"), (test, "test")):
-        rows.refuse_probabilities()
-        check_counts(rows.weights, f"weights of {word}")
-    test = test.aligned(val.schema, "val")
+    rows = _opened(val, test, told, by, cluster, cv=cv, split=split, seed=seed)
+    val, test, by, cluster, division = rows
     seen_task = "binary" if test.task == "multilabel" else test.task
     measured = chosen_metrics(metrics, seen_task, compared=True, criterion=criterion)
-    same = shared_rows(val, test)
+    same = "" if FOLD in val.groups else shared_rows(val, test)
     notes = [f"{SHARED_ROWS}, so the figures of every method are optimistic: {same}"] if same else []
     test, by, cluster, weighed = sampled(test, by, cluster, weights_are)
     given, val, test = test, val.expanded(), test.expanded()
@@ -130,27 +145,26 @@ def compare(
     small = mapped or val.n * val.n_classes * val.dtype.itemsize <= SPILL_BYTES
     fit_rows, before = val.rows() if small else None, top_columns(test, engine)
     found: list[MethodRow] = []
-    drawings = {}
     for place, (name, calibrator) in enumerate(chosen.items()):
         progress.step("comparing methods", place, len(chosen), name)
         started = time.perf_counter()
         raw = isinstance(calibrator, Identity)  # measured as it is: what a zero counts as is for those who learn
         try:
-            with said() as told:
+            with said() as heard:
                 fitted = _fitted(calibrator, val, fit_rows, groups[0], engine)
                 seconds, n_parameters = time.perf_counter() - started, int(fitted.n_parameters_)
                 codes = fitted.group_codes(groups[1], test.n) if isinstance(fitted, GroupedCalibrator) else None
             with said() as also:
-                figures, draws, columns, classes = score(
-                    None if raw else fitted, test, n_bins=n_bins, codes=codes, **asked
-                )
+                shown, applied = test, None if raw else fitted
+                if FOLD in test.groups and not raw:
+                    shown, applied, codes = _cross_fitted(calibrator, val, test, groups, engine), None, None
+                figures, draws, columns, classes = score(applied, shown, n_bins=n_bins, codes=codes, **asked)
         except Exception as error:
             reason = " ".join(f"{error}".split()) or type(error).__name__
             found.append(MethodRow(name, error=reason, fit_seconds=time.perf_counter() - started))
             continue
         if val.kind == "probabilities" and isinstance(fitted, Calibrator) and fitted.requires_logits:
-            told["made for logits, fitted on logarithms of probabilities"] += 1
-        drawings[name] = draws
+            heard["made for logits, fitted on logarithms of probabilities"] += 1
         notes += zero_notes(columns.nll) if raw else []
         found.append(
             MethodRow(
@@ -160,8 +174,9 @@ def compare(
                 fit_seconds=seconds,
                 n_parameters=n_parameters,
                 columns=columns,
+                draws=draws,
                 classes=classes,
-                warnings=tuple(also if raw else told | also),
+                warnings=tuple(also if raw else heard | also),
                 changed_predictions=float(np.average(columns.prediction != before.prediction, weights=seen.weights)),
                 changed_rankings=rank_changes(before.confidence, columns.confidence),
                 noise_floor=consistency_test(columns.confidence, columns.correct, seed=seed, **shared),
@@ -185,8 +200,28 @@ def compare(
         seed=seed,
         task=test.task,
         warnings=(*given.notes, *notes),
+        division=division,
+        grouping=None if by is None else make_grouping(columns_by(seen, by), seen.n),
     )
-    return _judged(comparison, drawings)
+    return judged(comparison)
+
+
+def _opened(val: Any, test: Any, told: Json, by: Any, cluster: Any, **how: Any) -> tuple[Any, ...]:
+    """The rows to fit on and to measure on with columns in one order, groups, clusters, and how one set was divided."""
+    val, division = as_predictions(val, "val", **told), ""
+    if test is None:
+        (val, by), cluster = carried(val, by, cluster), None
+        val, test, division = divided(val, **how)
+    else:
+        if how["cv"] is not None or how["split"] is not None:
+            raise InputError("cv and split divide one set of rows, but there are two, val and test")
+        test = as_predictions(test, "test", **told)
+    if val.task != test.task:
+        raise InputError(f"val is a {val.task} task, but test is {test.task}: give task=")
+    for rows, word in ((val, "val"), (test, "test")):
+        rows.refuse_probabilities()
+        check_counts(rows.weights, f"weights of {word}")
+    return val, test.aligned(val.schema, "val"), by, cluster, division
 
 
 def resolve_methods(methods: Methods, task: str, n_classes: int, *, grouped: bool = False) -> Json:
@@ -232,29 +267,46 @@ def _fitted(calibrator: Any, val: Predictions, rows: Any, groups: Any, engine: s
     return calibrator
 
 
-def _judged(comparison: Comparison, draws: Mapping[str, Mapping[str, Array]]) -> Comparison:
+def _cross_fitted(
+    calibrator: Any, val: Predictions, test: Predictions, groups: Any, engine: str | Engine
+) -> Predictions:
+    """The test rows calibrated by fits on the other folds, which warn of nothing that the fit on all does not."""
+    calibrated = np.empty_like(test.logits)
+    with said():
+        for fold in set(test.groups[FOLD]):
+            kept, own = np.flatnonzero(val.groups[FOLD] != fold), test.groups[FOLD] == fold
+            part = val[kept].like(spread=val.spread)
+            fitted = _fitted(calibrator, part, part.rows(), None if groups[0] is None else groups[0][kept], engine)
+            options = {"groups": groups[1][own]} if isinstance(fitted, GroupedCalibrator) else {}
+            calibrated[own] = fitted.transform(test.logits[own], **options)
+    return test.like(source=ArraySource(calibrated.reshape(test.n, -1), test.name), kind="logits", _checked=False)
+
+
+def judged(comparison: Comparison) -> Comparison:
     """With the best by the criterion and the chance of beating it, ties in every column, and the verdict."""
     # where a figure is known of no method, the first stands for the best
-    orders = {metric: comparison.ranking(metric) or list(draws) for metric in comparison.metric_names}
-    best, second, *_ = [*orders.get(comparison.criterion, []), None, None]
     rows = comparison.by_method
+    done = [method for method, row in rows.items() if row.error is None]
+    orders = {metric: comparison.ranking(metric) or done for metric in comparison.metric_names}
+    best, second, *_ = [*orders.get(comparison.criterion, []), None, None]
 
     def p_beats(challenger: str, best: str, metric: str) -> float:
         """Share of resamples in which the challenger is better; equal figures count half."""
-        values = {name: comparison.row(name).metrics[metric].value for name in (challenger, best)}
-        # around the estimates: a resampled ECE is biased upwards, its spread is what we need
-        own, theirs = (values[name] + draws[name][metric] - draws[name][metric].mean() for name in (challenger, best))
-        difference = sign(metric) * (own - theirs)
+        difference = sign(metric) * paired_draws(rows[challenger], rows[best], metric)
         # what differs by rounding only is equal
-        slack = 1e-9 * max(abs(values[best]), 1e-9)
+        slack = 1e-9 * max(abs(rows[best].metrics[metric].value), 1e-9)
         return float((difference < -slack).mean() + 0.5 * (np.abs(difference) <= slack).mean())
 
-    for method in draws:
+    for method in done:
         beats = {metric: p_beats(method, order[0], metric) for metric, order in orders.items()}
         ties = tuple(one for one, order in orders.items() if order[0] == method or beats[one] > TIE_TAIL)
         chance, tied = beats[comparison.criterion], comparison.criterion in ties
-        rows[method] = replace(rows[method], p_beats_best=chance, ties_best=tied, ties=ties)
+        difference = Figures() if method == best else paired_difference(rows[method], rows[best])
+        rows[method] = replace(rows[method], p_beats_best=chance, ties_best=tied, ties=ties, difference=difference)
     ranked = replace(comparison, rows=tuple(rows.values()), best=best, second=second)
+    shipped, base = (rows.get(name or "", MethodRow("")) for name in (ranked.recommended, "none"))
+    if shipped.groups is not None and base.groups is not None:
+        ranked = replace(ranked, group_changes=group_differences(shipped, base, ranked))
     return replace(ranked, verdict=comparison_verdict(ranked))
 
 

@@ -29,6 +29,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from scipy.sparse import csr_array
+from scipy.special import stdtrit
 
 from calibrant.core.arrays import Array
 from calibrant.core.bins import BinSums, check_n_bins, over, total_gap, under, width_edges, width_index
@@ -461,6 +462,11 @@ def _slopes(rows: _Rows, share: Array) -> tuple[Array, Array]:
     return slope, np.where(np.isfinite(slope), error, np.nan)
 
 
+def group_name(by: Mapping[str, str]) -> str:
+    """The columns and values of a group in words."""
+    return " & ".join(f"{column} {value}" for column, value in by.items())
+
+
 @dataclass(frozen=True)
 class GroupFigures(PlainData):
     """One group: who it is, how large, and its figures.
@@ -487,7 +493,7 @@ class GroupFigures(PlainData):
     @property
     def name(self) -> str:
         """Its columns and values in words."""
-        return " & ".join(f"{column} {value}" for column, value in self.by.items())
+        return group_name(self.by)
 
     def to_dict(self) -> Json:
         """Plain JSON data."""
@@ -625,6 +631,20 @@ def column_groups(columns: RowColumns, predictions: Any, by: Any, **options: Any
     grouping, task = make_grouping(columns_by(predictions, by), predictions.n), predictions.task
     scores = {"accuracy": hits(columns, task), "nll": columns.nll, "brier": columns.brier}
     return group_analysis(columns.confidence, columns.correct, grouping, scores=scores, about=about(task), **options)
+
+
+def group_differences(own: Any, other: Any, comparison: Any) -> Figures:
+    """own − other of the mean loss in each group by its name, for two `MethodRow`s of the same rows of a comparison.
+
+    The intervals hold for all groups at once: Student's, at a level divided by the number of groups (Bonferroni), from
+    the spread of the differences of rows, or of the sums over clusters.
+    """
+    columns, metric, grouping = own.columns, comparison.loss, comparison.grouping
+    rows = _Rows(columns.confidence, columns.correct, comparison.weights, comparison.clusters, grouping, 1)
+    mean, error = rows.mean(getattr(columns, metric).astype(np.float64) - getattr(other.columns, metric))
+    half = error * stdtrit(rows.independent - 1.0, 1 - (1 - LEVEL) / 2 / len(mean))
+    ends = np.stack([mean, mean - half, mean + half], axis=1).tolist()
+    return Figures({group_name(by): Estimate(*found) for by, found in zip(grouping.names, ends, strict=True)})
 
 
 def _order(one: GroupFigures, columns: Sequence[str]) -> list[tuple[Any, ...]]:

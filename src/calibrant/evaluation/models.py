@@ -1,9 +1,13 @@
-"""Several models at once: the same methods on each, one matrix of the deciding metric, and the best over all models."""
+"""Several models at once: the same methods on each, which method serves all, and which model is better beyond noise.
+
+Models are compared on the same rows, paired by an identifier or by their order with equal labels, before and after the
+same method. Where rows are not to be paired, only the methods are compared.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,15 +18,21 @@ from scipy.stats import rankdata
 from calibrant.core import progress
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
+from calibrant.core.schema import identifiers
+from calibrant.data import Predictions, as_predictions, open_parts
+from calibrant.data.guards import IDS
 from calibrant.evaluation import rendering
-from calibrant.evaluation.compare import Methods, compare
-from calibrant.evaluation.results import Comparison
-from calibrant.evaluation.table import Cell, Estimate, PlainData, Row, Table, figure_cells, metric_columns
+from calibrant.evaluation.compare import Methods, compare, judged
+from calibrant.evaluation.division import carried
+from calibrant.evaluation.groups import group_differences
+from calibrant.evaluation.results import MAIN, Comparison, MethodRow
+from calibrant.evaluation.table import Cell, Estimate, Figures, PlainData, Row, Table, figure_cells, metric_columns
 from calibrant.metrics.record import facts, known_name, sign
 
 PARTS = ("val", "test")
 """The parts of one file that are fitted on and measured on."""
-NEEDS_PARTS = "a model needs the parts val and test, or NAME=VAL_FILE,TEST_FILE"
+MARKS = "*: best; ≈: within noise of it; best or tied: on how many models either holds"
+UNPAIRED = 'pair="none" compares the methods only'
 
 MOST_DIAGRAMS = 4
 """Models whose reliability diagram a notebook shows."""
@@ -36,10 +46,12 @@ class ModelComparison(PlainData):
     ----------
     comparisons : the `Comparison` of every model by its name, in the order given.
     criterion : the metric of the matrix.
+    pairing : how the rows of the models were paired; empty where they were not, and models are not compared.
     """
 
     comparisons: dict[str, Comparison]
     criterion: str
+    pairing: str = ""
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -98,7 +110,60 @@ class ModelComparison(PlainData):
             f"{total} models); it is best or within noise of the best on {count} of {total}"
         )
 
-    def table(self) -> Table:
+    def beside(self, method: str | None = None) -> Comparison:
+        """The models as the rows of one comparison, all after one method, `best` by default."""
+        if not self.pairing:
+            raise InputError("the models were not compared on the same rows: there are no differences between them")
+        first, *_ = self.comparisons.values()
+        found = {
+            name: one.by_method.get(method or self.best or "", MethodRow("", error="no method was left"))
+            for name, one in self.comparisons.items()
+        }
+        rows = tuple(replace(row, method=name) for name, row in found.items())
+        return judged(replace(first, rows=rows, group_changes=Figures()))
+
+    @property
+    def model_verdict(self) -> str:
+        """One sentence: which model is best, and which are within noise of it; empty where rows are not paired."""
+        return f"models after {self.best}: {self.beside().verdict}" if self.pairing else ""
+
+    def group_differences(self) -> dict[str, Figures]:
+        """Of every model but the best: its loss minus that of the best in every group, both calibrated by `best`."""
+        if not self.pairing or (models := self.beside()).grouping is None:
+            return {}
+        best = models.row(models.best or models.rows[0].method)
+        return {row.method: group_differences(row, best, models) for row in models.rows if row.difference}
+
+    def table(self, show: str = "") -> Table:
+        """One of the tables; without a name models where their rows are paired, else methods.
+
+        show : "models" (figures after `best`, and the difference to the best model), "groups" (that difference in every
+            group), "methods" (the deciding metric of every method on every model), or "seeds", where the models are one
+            model trained with several seeds: mean ± standard deviation of every metric.
+        """
+        tables = {
+            "models": self._model_table, "groups": self._group_table, "methods": self._method_table,
+            "seeds": self._seed_table,
+        }  # fmt: skip
+        show = show or ("models" if self.pairing else "methods")
+        if show not in tables:
+            raise InputError(f"there is no table {show!r}: choose from {', '.join(tables)}")
+        return tables[show]()
+
+    def _model_table(self) -> Table:
+        models = self.beside()
+        columns = dict.fromkeys([self.criterion, "difference", *models.metric_names])
+        table = models.table().pick(columns)
+        return replace(table, axis="model", caption=self.model_verdict, intervals=("difference",))
+
+    def _group_table(self) -> Table:
+        found, loss = self.group_differences(), self.beside().loss
+        groups = next(iter(found.values()), Figures())
+        rows = [Row(name, {model: Cell(loss, one[name]) for model, one in found.items()}) for name in groups]
+        caption = f"difference in {facts(loss).label} to {self.beside().best} by group"
+        return Table("group", {model: model for model in found}, tuple(rows), caption, intervals=True)
+
+    def _method_table(self) -> Table:
         """Methods × models of the deciding metric, lowest mean rank first, with the mean rank and the wins.
 
         The best method of each model is marked, and those within noise of it.
@@ -114,31 +179,22 @@ class ModelComparison(PlainData):
         columns = {model: model for model in self.models} | metric_columns(("mean_rank", "best_or_tied"))
         return Table("method", columns, tuple(rows), self.verdict, missing="failed")
 
-    def over_seeds(self) -> Table:
-        """Methods × metrics where the models are one model trained with several seeds: mean ± standard deviation.
-
-        The best mean of every metric is marked; a method that failed with some seed has its error.
-        """
-        every = [one.by_method for one in self.comparisons.values()]
-        names = next(iter(self.comparisons.values())).metric_names
-        means: dict[str, dict[str, Estimate]] = {method: {} for method in self.methods}
-        for method, own in means.items():
-            found = [one[method].metrics for one in every if method in one and one[method].metrics]
-            for name in names if len(found) == len(every) else ():
+    def _seed_table(self) -> Table:
+        """The best mean of every metric is marked; a method that failed with some seed has its error."""
+        columns, rows, every = metric_columns(next(iter(self.comparisons.values())).metric_names), [], []
+        for method in self.methods:
+            found = [one.by_method.get(method, MethodRow(method)).metrics for one in self.comparisons.values()]
+            cells: dict[str, Cell] = {}
+            for name in columns if all(found) else ():
                 values = [one[name].value for one in found]
                 spread = float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
-                own[name] = Estimate(float(np.mean(values)), spread=spread)
-        best = {}
-        for name in names:
-            scores = {method: sign(name) * own[name].value for method, own in means.items() if own}
-            if scores and facts(name).better:
-                best[name] = min(scores, key=scores.__getitem__)
-        rows = []
-        for method, own in means.items():
-            cells = {name: Cell(name, one, best.get(name) == method) for name, one in own.items()}
+                cells[name] = Cell(name, Estimate(float(np.mean(values)), spread=spread))
+            every.append(cells)
             rows.append(Row(method, cells, error=None if cells else "failed with some seed"))
-        caption = f"Mean ± standard deviation over {len(every)} seeds."
-        return Table("method", metric_columns(names), tuple(rows), caption)
+        for name in columns if any(every) else ():
+            best = min(filter(None, every), key=lambda cells: sign(name) * cells[name].estimate.value)
+            best[name] = best[name]._replace(best=facts(name).better != 0)
+        return Table("method", columns, tuple(rows), f"Mean ± standard deviation over {len(self.models)} seeds.")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data, as the published schema `models.json` describes it."""
@@ -150,6 +206,13 @@ class ModelComparison(PlainData):
             "best_or_tied": self.wins(),
             "verdict": self.verdict,
             "task": self.task,
+            "pairing": self.pairing,
+            "compared": {
+                method: self.beside(method).to_dict()
+                for method in dict.fromkeys(("none", self.best or ""))
+                if self.pairing and method in self.methods
+            },
+            "group_differences": {model: one.to_dict() for model, one in self.group_differences().items()},
         }
 
     def metrics(self, *, intervals: bool = False) -> dict[str, float]:
@@ -169,34 +232,43 @@ class ModelComparison(PlainData):
             for name, figure in one.figures().items()
         }
 
-    def to_frame(self) -> Any:
-        """A pandas table of the deciding metric: one row per method, one column per model, then the mean rank."""
-        return self.table().to_frame(intervals=False).loc[list(self.methods)]
+    def to_frame(self, show: str = "") -> Any:
+        """One of the tables of `table` as a pandas table."""
+        return self.table(show).to_frame()
 
-    def to_markdown(self, *, columns: Iterable[str] | None = None, intervals: bool = False) -> str:
-        """A Markdown table: best of each model bold, ties with it marked ≈, lowest mean rank first."""
-        caption = f"{self.sizes}. **Best** of each model, ≈ within noise of it."
-        return rendering.markdown(replace(self.table().pick(columns), caption=caption, intervals=intervals))
+    def to_markdown(self, show: str = "", *, columns: Iterable[str] | None = None, intervals: bool = False) -> str:
+        """One of the tables in Markdown: the best bold, ties with it marked ≈; columns in this order."""
+        return rendering.markdown(self._printed(show, columns, intervals))
 
-    def to_latex(self, *, columns: Iterable[str] | None = None, intervals: bool = False) -> str:
+    def to_latex(self, show: str = "", *, columns: Iterable[str] | None = None, intervals: bool = False) -> str:
         """A booktabs table with the same figures and marks."""
-        return rendering.latex(replace(self.table().pick(columns), caption=self.sizes, intervals=intervals))
+        return rendering.latex(self._printed(show, columns, intervals))
+
+    def _printed(self, show: str, columns: Iterable[str] | None, intervals: bool) -> Table:
+        table = self.table(show).pick(columns)
+        return replace(table, caption=f"{self.sizes}. {table.caption}", intervals=intervals or table.intervals)
 
     @property
     def sizes(self) -> str:
-        """How much was compared, by which metric."""
+        """How much was compared, by which metric, on which rows."""
         look = facts(self.criterion)
         direction = ", higher is better" if look.better > 0 else ""
-        return f"{len(self.methods)} methods on {len(self.models)} models; {self.task}; {look.title}{direction}"
+        rows = "; ".join(dict.fromkeys(one.fitted for one in self.comparisons.values()))
+        return "; ".join(filter(None, (
+            f"{len(self.methods)} methods on {len(self.models)} models", self.task, look.title + direction, rows,
+            self.pairing,
+        )))  # fmt: skip
 
-    def short_table(self) -> Table:
-        """The table with headings that a terminal holds."""
-        table = self.table()
+    def short_table(self, show: str = "") -> Table:
+        """A table as a terminal holds it: the main figures, short headings."""
+        table = self.table(show)
+        if table.axis == "model":
+            table = table.pick(name for name in table.columns if name in {self.criterion, "difference", *MAIN})
         return replace(table, columns={name: rendering.shortened(title) for name, title in table.columns.items()})
 
     def __repr__(self) -> str:
-        marks = "* best of the model, ≈ within noise of it"
-        return rendering.text(self.short_table(), said=[self.sizes], notes=[marks, self.verdict])
+        notes = [MARKS, self.model_verdict, self.verdict]
+        return rendering.text(self.short_table(), said=[self.sizes], notes=notes)
 
     def _repr_html_(self) -> str:
         drawn = [
@@ -204,7 +276,8 @@ class ModelComparison(PlainData):
             for model, one in list(self.comparisons.items())[:MOST_DIAGRAMS]
             if one.best is not None and one.row(one.best).columns is not None
         ]
-        return rendering.notebook(self.table(), said=f"{self.sizes}. {self.verdict}.", diagrams=drawn)
+        said = ". ".join(filter(None, (self.sizes, self.model_verdict, f"{self.verdict}.")))
+        return rendering.notebook(self.table(), said=said, diagrams=drawn)
 
 
 def compare_models(
@@ -214,22 +287,31 @@ def compare_models(
     kind: str | None = None,
     task: str | None = None,
     criterion: str = "nll",
+    pair: str | None = None,
+    by: Any = None,
+    cluster: Any = None,
     **options: Any,
 ) -> ModelComparison:
-    """Compare the same methods on several models.
+    """Compare models on the same rows, and the same methods on each of them.
 
     Parameters
     ----------
     models : mapping of names to models, or a sequence of files
-        A model is a pair (val, test) of what `compare` takes, or one file or data set with the parts `val` and `test`.
+        A model is a pair (val, test) of what `compare` takes; or one file or data set: with the parts `val` and `test`,
+        or without parts, of which the rows are divided as by `compare` (5 folds, `cv=`, `split=`).
     methods : as in `compare`
-    kind, task, criterion : as in `compare`
-    **options : what else `compare` takes (`resamples`, `seed`, `n_bins`, `by`, `cluster`, `engine`)
+    kind, task, criterion, by, cluster : as in `compare`
+    pair : str, optional
+        What pairs the measured rows: the column of their identifiers, "order", or "none", which compares methods only.
+        By default the first column of identifiers that all have (`id`, `row_id`, …), else the order. Labels must be
+        equal; answers that are right or wrong differ between models, and need identifiers or "order".
+    **options : what else `compare` takes (`resamples`, `seed`, `n_bins`, `cv`, `split`, `engine`)
 
     Returns
     -------
     ModelComparison
-        One `Comparison` per model, with the matrix methods × models, mean ranks and the number of wins.
+        One `Comparison` per model, differences between models with intervals, the matrix methods × models, mean ranks
+        and the number of wins.
 
     Examples
     --------
@@ -237,27 +319,78 @@ def compare_models(
     >>> labels = generator.integers(0, 3, 400)
     >>> logits = 4 * np.eye(3)[labels] + 4 * generator.normal(size=(400, 3))
     >>> halves = lambda z: ((z[:200], labels[:200]), (z[200:], labels[200:]))
-    >>> pair = {"small": halves(logits), "sharp": halves(2 * logits)}
-    >>> compare_models(pair, ["none", "ts"], resamples=100).best
-    'ts'
+    >>> models = {"small": halves(logits), "sharp": halves(2 * logits)}
+    >>> found = compare_models(models, ["none", "ts"], resamples=100)
+    >>> found.best, found.beside().row("small").ties_best
+    ('ts', True)
     """
-    opened = {name: _halves(name, model, kind, task) for name, model in _named(models).items()}
-    first, (val, _) = next(iter(opened.items()))
-    for name, (other, _) in opened.items():
-        if other.task != val.task:
-            raise InputError(
-                f"model {first} is a {val.task} task, but {name} is {other.task}: "
-                "give task=, or compare them one by one"
-            )
+    opened = open_models(models, kind=kind, task=task)
+    _check_same(opened, lambda halves: {"task": halves[0].task}, "give task=, or compare them one by one")
+    pairing = ""
+    if pair != "none" and len(opened) > 1:
+        opened, by, pairing = _paired(opened, pair, by, cluster)
+        cluster = None
     found = {}
-    for place, (name, (val, test)) in enumerate(opened.items()):
+    for place, (name, halves) in enumerate(opened.items()):
         progress.step("comparing models", place, len(opened), name)
         try:
-            found[name] = compare(val, test, methods, criterion=criterion, **options)
+            found[name] = compare(*halves, methods, criterion=criterion, by=by, cluster=cluster, **options)
         except InputError as error:
             raise InputError(f"model {name}: {error}") from error
     progress.step("comparing models", len(opened), len(opened))
-    return ModelComparison(found, known_name(criterion))
+    return ModelComparison(found, known_name(criterion), pairing)
+
+
+Halves = tuple[Predictions, Predictions | None]
+"""Rows to fit on and rows to measure on; None where one set of rows is to be divided."""
+
+
+def _check_same(models: Mapping[str, Any], contents: Callable[[Any], dict[str, Any]], remedy: str) -> None:
+    """Raise unless what a function finds in each model is the same in all."""
+    (mine, first), *others = ((name, contents(one)) for name, one in models.items())
+    for name, found in others:
+        for what, own in first.items():
+            if what in found and not np.array_equal(own, found[what]):
+                both = "" if np.ndim(own) else f" ({own} and {found[what]})"
+                raise InputError(f"models {mine} and {name} differ in {what}{both}: {remedy}")
+
+
+def _paired(
+    opened: Mapping[str, Halves], pair: str | None, by: Any, cluster: Any
+) -> tuple[dict[str, Halves], list[str] | None, str]:
+    """Models whose measured rows are the same in the same order, names of groups, and how rows were paired."""
+    _check_same(opened, lambda halves: {"having rows to fit on": halves[1] is not None}, "give both, or neither")
+    given = {name: val if test is None else test for name, (val, test) in opened.items()}
+    (mine, first), *_ = given.items()
+    word = pair or next((word for word in IDS if all(word in one.extras for one in given.values())), "order")
+    if word == "order" and pair is None and first.task == "pairs":
+        raise InputError(
+            "answers that are right or wrong do not tell which rows belong together: give every file a column id, or "
+            'say pair="order" where all are in the same order'
+        )
+    # numbered as they first appear: those of the first model stand in their order
+    columns = [np.arange(one.n) if word == "order" else one.column(word) for one in given.values()]
+    code, _ = identifiers(np.concatenate(columns))
+    rows = {}
+    for (name, one), own in zip(given.items(), np.split(code, np.cumsum([*map(len, columns)])[:-1]), strict=True):
+        if not np.array_equal(np.sort(own), np.arange(first.n)):
+            raise InputError(
+                f"{name} has {one.n:,} rows, {mine} {first.n:,}, and they are not the same by {word}; {UNPAIRED}"
+            )
+        held, names = carried(one, by, cluster)
+        rows[name] = held[np.argsort(own)].like(notes=one.notes).aligned(first.schema, mine)
+    _check_same(rows, _contents, f"they must be the same rows; {UNPAIRED}")
+    halves: dict[str, Halves] = {
+        name: (rows[name], None) if test is None else (val.aligned(first.schema, mine), rows[name])
+        for name, (val, test) in opened.items()
+    }
+    return halves, names, f"{first.n:,} rows paired by {word}"
+
+
+def _contents(rows: Predictions) -> dict[str, Any]:
+    """What paired rows share, whatever the model; an answer is right or wrong for one model."""
+    labels = None if rows.task == "pairs" else rows.labels if rows.label_shares is None else rows.label_shares
+    return {"labels": labels, "weights": rows.weights, "clusters": rows.clusters, **rows.groups}
 
 
 def short_names(names: list[str]) -> list[str]:
@@ -273,37 +406,60 @@ def short_names(names: list[str]) -> list[str]:
     return ["_".join(own[shared:]) for own in words]
 
 
-def _named(models: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
-    if isinstance(models, str | os.PathLike):
-        raise InputError(f"models must be a mapping or a sequence of files, got one path: {os.fspath(models)}")
+def model_files(given: str) -> tuple[str, ...]:
+    """Name and files of a model as `calibrant models` takes it: one file, or one to fit on and one to measure on.
+
+    An existing path is a path, whatever signs it holds.
+
+    >>> model_files("resnet=val.npz,test.npz")
+    ('resnet', 'val.npz', 'test.npz')
+    >>> model_files("runs/vit.npz")
+    ('vit', 'runs/vit.npz')
+    """
+    name, equals, files = given.partition("=")
+    parts = [part.strip() for part in files.split(",")]
+    if not equals or Path(given).exists():
+        name, parts = Path(given).stem, [given]
+    if len(parts) > 2 or not all([name, *parts]):
+        raise InputError(f"{given!r} is not a model: give FILE, NAME=FILE or NAME=VAL_FILE,TEST_FILE")
+    return name, *parts
+
+
+def open_models(models: Mapping[str, Any] | Sequence[Any], **said: Any) -> dict[str, Halves]:
+    """The rows of every model by its name; `said` about files as `open_predictions` takes it."""
+    if not isinstance(models, Mapping):
+        if isinstance(models, str) or not all(isinstance(path, str | os.PathLike) for path in models):
+            raise InputError("models must be a mapping of names to models (pairs of val and test), or a list of files")
+        files = [model_files(os.fspath(path)) for path in models]
+        names = [name for name, *_ in files]
+        if names == [Path(path).stem for path in models]:
+            names = short_names(names)  # names that the user chose stay
+        if len(set(names)) < len(names):
+            raise InputError(f"two models are called the same ({', '.join(names)}): give NAME=FILE")
+        models = {name: paths if len(paths) > 1 else paths[0] for name, (_, *paths) in zip(names, files, strict=True)}
     if len(models) == 0:
         raise InputError("models is empty: give at least one")
-    if isinstance(models, Mapping):
-        return {str(name): model for name, model in models.items()}
-    if not all(isinstance(path, str | os.PathLike) for path in models):
-        raise InputError("models given as a sequence must be files: give a mapping of names to (val, test) pairs")
-    paths = [os.fspath(path) for path in models]
-    if len(set(paths)) < len(paths):
-        raise InputError(f"the same file is given twice: {', '.join(paths)}")
-    stems = short_names([Path(path).stem for path in paths])
-    return {stem if stems.count(stem) == 1 else path: path for stem, path in zip(stems, paths, strict=True)}
+    found = {}
+    for name, model in models.items():
+        try:
+            found[str(name)] = open_halves(model, said)
+        except InputError as error:
+            raise InputError(f"model {name}: {error}") from error
+    return found
 
 
-def _halves(name: str, model: Any, kind: str | None, task: str | None) -> tuple[Any, ...]:
-    """The rows to fit on and to measure on."""
-    from calibrant.data import as_predictions
+def open_halves(model: Any, said: Mapping[str, Any]) -> Halves:
+    """The rows of one model, as `compare_models` takes it."""
     from calibrant.datasets import Dataset
 
-    hint = ""
     if isinstance(model, str | os.PathLike):
-        model, hint = [f"{os.fspath(model)}#{part}" for part in PARTS], f"; {NEEDS_PARTS} (in Python: a pair)"
+        parts = open_parts(model, **said)
+        if "" not in parts and not set(PARTS) <= set(parts):
+            raise InputError(f"{os.fspath(model)} has the parts {', '.join(parts)}, but val and test are needed")
+        model = parts.get("", parts)
     elif isinstance(model, Dataset):
-        model = model.val, model.test
-    elif isinstance(model, Mapping) and set(PARTS) <= set(model):
+        model = vars(model)
+    if isinstance(model, Mapping) and set(PARTS) <= set(model):
         model = [model[part] for part in PARTS]
-    if not (isinstance(model, tuple | list) and len(model) == 2):
-        raise InputError(f"model {name} must be a pair (val, test) or a file with both, got {type(model).__name__}")
-    try:
-        return tuple(as_predictions(rows, part, kind=kind, task=task) for rows, part in zip(model, PARTS, strict=True))
-    except InputError as error:
-        raise InputError(f"model {name}: {error}{hint}") from error
+    val, test = model if isinstance(model, tuple | list) and len(model) == 2 else (model, None)
+    return as_predictions(val, "val", **said), None if test is None else as_predictions(test, "test", **said)

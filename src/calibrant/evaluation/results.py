@@ -72,9 +72,13 @@ class MethodRow(PlainData):
     p_beats_best: float = NAN
     ties_best: bool = False
     ties: tuple[str, ...] = ()
+    difference: Figures = field(default_factory=Figures)
+    """Every figure minus that of the best row, with 95% intervals of the paired resamples; empty for the best."""
     noise_floor: NoiseFloor | None = None
     columns: RowColumns | None = None
     """What diagrams need of every test row under this method; no entropy."""
+    draws: dict[str, Array] = field(default_factory=dict)
+    """Draws (R,) of every figure over resamples of the test rows, which are the same for all methods."""
     classes: ClassProfile | None = None
     warnings: tuple[str, ...] = ()
     groups: Any = None
@@ -82,7 +86,7 @@ class MethodRow(PlainData):
 
     json_fields: ClassVar[tuple[str, ...]] = (
         "method", "metrics", "fit_seconds", "error", "n_parameters", "changed_predictions", "changed_rankings",
-        "p_beats_best", "ties_best", "ties", "noise_floor", "warnings",
+        "p_beats_best", "ties_best", "ties", "difference", "noise_floor", "warnings",
     )  # fmt: skip
 
     def to_dict(self) -> Json:
@@ -96,8 +100,8 @@ MAIN = ("nll", "brier", "ece", "accuracy", "calibration_slope", "observed_expect
 SHARED_ROWS = "VAL and TEST share rows"
 MODEL_CARD = """## Calibration
 
-Calibrated with `{best}` on {comparison.n_val:,} held-out rows, measured on {comparison.n_test:,} other \
-rows ({comparison.n_classes} classes; 95% intervals from {comparison.resamples:,} resamples). {comparison.verdict}
+Calibrated with `{best}`, {comparison.fitted} ({comparison.n_classes} classes; 95% intervals from \
+{comparison.resamples:,} resamples). {comparison.verdict}
 
 {table}
 ```python
@@ -133,6 +137,9 @@ class Comparison(PlainData):
     warnings : what a reader of the figures should know, such as rows that are in both sets.
     clusters : the cluster of each test row (n,), or None.
     weighed : words on the weights of the test rows; empty where there are none.
+    division : how one set of rows was divided into those to fit on and to measure on; empty where two were given.
+    grouping : `groups.Grouping` of the test rows, where groups were asked for.
+    group_changes : what shipping the recommended method changes in the loss of every group, with intervals.
     """
 
     rows: tuple[MethodRow, ...]
@@ -154,6 +161,20 @@ class Comparison(PlainData):
     warnings: tuple[str, ...] = ()
     clusters: Array | None = None
     weighed: str = ""
+    division: str = ""
+    grouping: Any = None
+    group_changes: Figures = field(default_factory=Figures)
+
+    @property
+    def loss(self) -> str:
+        """The criterion where it is a mean loss, by which groups are compared; else the log loss."""
+        return "brier" if self.criterion == "brier" else "nll"
+
+    @property
+    def fitted(self) -> str:
+        """How many rows were fitted on and measured on, and how they were divided."""
+        how = f" ({self.division})" if self.division else ""
+        return f"fitted on {self.n_val:,} rows, measured on {self.n_test:,}{self.weighed}{how}"
 
     @property
     def shares_rows(self) -> bool:
@@ -203,16 +224,16 @@ class Comparison(PlainData):
             kept = [one for one in self.ranking(name) if rows[one].ties_best and not rows[one].changed_predictions]
             other = f" ({kept[0]} changes none, within noise)" if kept and shipped.changed_predictions else ""
             lines.append(f"it changes {share} of the decisions{other}")
-        if base is not None and shipped.groups is not None:
+        if base is not None and self.group_changes:
             told, worse = 0, []
             for old, new in zip(base.groups.groups, shipped.groups.groups, strict=True):
-                metric = name if name in old.metrics else "nll"
-                before, after = (one.metrics[metric].value for one in (old, new))
                 told += not new.too_few
-                if not new.too_few and sign(metric) * (after - before) > 0:
-                    worse.append(f"{new.name} ({rendering.figure(metric, before)} → {rendering.figure(metric, after)})")
+                if not new.too_few and self.group_changes[new.name].low > 0:
+                    figures = (rendering.figure(self.loss, one.metrics[self.loss].value) for one in (old, new))
+                    worse.append(f"{new.name} ({' → '.join(figures)})")
             names = ", ".join(worse[:3]) + f" and {len(worse) - 3} more" * (len(worse) > 3)
-            lines.append(f"{len(worse)} of {told} groups get worse{': ' * bool(worse)}{names}")
+            by = f" by {facts(self.loss).label}" * (self.loss != name)
+            lines.append(f"{len(worse)} of {told} groups get worse{by} beyond noise{': ' * bool(worse)}{names}")
         return lines
 
     @property
@@ -233,6 +254,7 @@ class Comparison(PlainData):
     json_fields: ClassVar[tuple[str, ...]] = (
         "rows", "best", "second", "recommended", "criterion", "verdict", "n_val", "n_test", "n_classes", "class_names",
         "n_bins", "resamples", "seed", "noise_floor", "task", "about", "test_fingerprint", "warnings", "weighed",
+        "division",
     )  # fmt: skip
 
     @property
@@ -258,12 +280,14 @@ class Comparison(PlainData):
             if best := row.method == self.best:
                 more["p_beats_best"] = Estimate(NAN)
             cells = figure_cells(row.metrics | more)
+            if row.difference:
+                cells["difference"] = Cell(self.criterion, row.difference[self.criterion])
             for name, estimate in row.metrics.items():
                 first, second = (orders[name][place : place + 1] == [row.method] for place in (0, 1))
                 tie = bool(orders[name]) and name in row.ties
                 cells[name] = Cell(name, estimate, first, second and not tie, tie and not first)
             rows.append(Row(row.method, cells, best, row.error))
-        return Table("method", metric_columns([*self.metric_names, *EXTRAS]), rows, self.verdict)
+        return Table("method", metric_columns([*self.metric_names, "difference", *EXTRAS]), rows, self.verdict)
 
     def __repr__(self) -> str:
         notes = [f"* best by {self.criterion}. {self.verdict}", *self.advice]
@@ -281,10 +305,7 @@ class Comparison(PlainData):
         return [row.method for row in self.rows if row.method in ("none", self.best) and row.columns is not None]
 
     def _sizes(self) -> str:
-        return (
-            f"{len(self.rows)} methods fitted on {self.n_val:,} rows, measured on {self.n_test:,}{self.weighed}; "
-            f"{self.task}, {self.n_classes} classes"
-        )
+        return f"{len(self.rows)} methods {self.fitted}; {self.task}, {self.n_classes} classes"
 
     def _short(self) -> Table:
         """The main figures; of more methods than one screen holds, the best by the criterion and the uncalibrated."""
@@ -360,7 +381,7 @@ class Comparison(PlainData):
         extras = [name for name in EXTRAS if name != "n_parameters"]
         table = self.table().pick([*self.metric_names, *extras] if columns is None else columns)
         caption = (
-            f"Fitted on {self.n_val:,} rows, measured on {self.n_test:,}; {self.n_classes} classes. "
+            f"{self.fitted.capitalize()}; {self.n_classes} classes. "
             f"{'95% intervals from' if intervals else 'Differences judged by'} {self.resamples:,} paired bootstrap "
             "resamples. "
         )

@@ -139,7 +139,7 @@ def model_answers(table: ModelComparison) -> list[Answer]:
     wins = table.wins()[best]
     choice = f"Lowest mean rank by {metric_facts(table.criterion).label}: {ranks[best]:.2f} of {len(ranks)} methods."
     found.append(Answer("What should I use?", f"{full_name(best)} `{best}`", choice, "good"))
-    rival = next((row.name for row in table.table().rows if row.name != best), None)
+    rival = next((row.name for row in table.table("methods").rows if row.name != best), None)
     close = "" if rival is None else f" Next is `{rival}` with mean rank {ranks[rival]:.2f}."
     sure = wins == total
     short = "It is never clearly beaten" if sure else f"It is beaten on {total - wins} of {total}"

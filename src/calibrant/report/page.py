@@ -124,7 +124,7 @@ def _one_model(comparison: Comparison, shift: ShiftCurves | None) -> Data:
 
 def _several_models(table: ModelComparison) -> Data:
     """What the page of several models shows: who does well everywhere, the matrix behind it, a section per model."""
-    models, matrix = table.comparisons, table.table()
+    models, matrix = table.comparisons, table.table("methods")
     rows = sorted({one.n_test for one in models.values()})
     span = " to ".join(f"{count:,}" for count in dict.fromkeys((rows[0], rows[-1])))
     resamples = f"{next(iter(models.values())).resamples:,} bootstrap resamples"
@@ -140,6 +140,10 @@ def _several_models(table: ModelComparison) -> Data:
         "facts": sizes,
         "criterion": table.criterion,
         "matrix": replace(matrix, axis="Method", columns=columns, caption=caption),
+        "models_table": table.short_table("models") if table.pairing else None,
+        "group_table": table.table("groups") if table.pairing else None,
+        "model_verdict": table.model_verdict,
+        "pairing": table.pairing,
         "links": {name: f"#model-{place}" for place, name in enumerate(models)},
         "sections": {name: _section(name, one) for name, one in models.items()},
     }

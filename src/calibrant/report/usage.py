@@ -13,7 +13,7 @@ import scipy
 import sklearn
 
 import calibrant
-from calibrant.core.errors import InputError
+from calibrant.evaluation.models import model_files
 from calibrant.evaluation.results import Comparison
 
 Snippets = list[tuple[str, str]]
@@ -50,7 +50,7 @@ def usage(
     fit_on, apply_to = (*sources, *("val.npz", "new.npz")[len(sources) :])[:2]
     models = [("calibrator", fit_on, apply_to)]
     if several and sources:
-        models = [(name, val, "new.npz") for name, val, _ in map(model_files, sources)]
+        models = [(name, val, "new.npz") for name, val, *_ in map(model_files, sources)]
     options = options_of(command)
     if method.endswith(("+group", "+multi")):
         options.setdefault("--by", "COLUMN")
@@ -72,26 +72,6 @@ def usage(
 def without_queries(text: str) -> str:
     """Addresses lose what follows the question mark: signed ones hold a secret there."""
     return " ".join(word.partition("?")[0] if "://" in word else word for word in text.split(" "))
-
-
-def model_files(given: str) -> tuple[str, str, str]:
-    """Name, fit rows and test rows of a model as `compare --models` takes it.
-
-    An existing path is a path, whatever signs it holds.
-
-    >>> model_files("resnet=val.npz,test.npz")
-    ('resnet', 'val.npz', 'test.npz')
-    >>> model_files("runs/vit.npz")
-    ('vit', 'runs/vit.npz#val', 'runs/vit.npz#test')
-    """
-    name, equals, files = given.partition("=")
-    parts = [part.strip() for part in files.split(",")]
-    if not equals or Path(given).exists():
-        name, parts = Path(given).stem, [given]
-    if len(parts) > 2 or not all([name, *parts]):
-        raise InputError(f"{given!r} is not a model: give FILE, NAME=FILE or NAME=VAL_FILE,TEST_FILE")
-    val, test = parts if len(parts) == 2 else (f"{parts[0]}#val", f"{parts[0]}#test")
-    return name, val, test
 
 
 def _python(method: str, task: str, fit_on: str, apply_to: str, given: Mapping[str, str]) -> str:
@@ -129,8 +109,7 @@ def provenance(comparisons: Mapping[str, Comparison], sources: Sequence[str], co
             files = dict.fromkeys(described(one.removesuffix("#val").removesuffix("#test")) for one in parts)
             lines.append((f"Model {name}", "; ".join(files)))
     for name, one in comparisons.items():
-        rows = f"{one.n_val:,} to fit on, {one.n_test:,} to measure on"
-        lines.append((f"Rows of {name}" if name else "Rows", rows))
+        lines.append((f"Rows of {name}" if name else "Rows", one.fitted))
     versions = (
         f"calibrant {calibrant.__version__}, Python {platform.python_version()}, numpy {np.__version__}, "
         f"scipy {scipy.__version__}, scikit-learn {sklearn.__version__}"

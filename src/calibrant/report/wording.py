@@ -93,8 +93,7 @@ def sizes(comparison: Comparison) -> list[str]:
     counts = (labels.sum(), labels.mean()) if comparison.task == "binary" else (comparison.n_classes,)
     return [
         f"{len(comparison.rows) - failed} methods" + f", {failed} failed" * (failed > 0),
-        f"fitted on {comparison.n_val:,} rows",
-        f"measured on {comparison.n_test:,}{comparison.weighed}",
+        comparison.fitted,
         *(words.format(*counts) for task, words in SIZES.items() if task == comparison.task),
         f"{comparison.n_bins} bins",
         f"{comparison.resamples:,} bootstrap resamples",
