@@ -162,6 +162,16 @@ def test_columns_of_the_documents_are_groups(tmp_path):
     assert found.groups.columns == ("subject",)
 
 
+def test_a_log_per_subject_is_measured_by_subject(run, tmp_path):
+    for place, subject in enumerate(("law", "art")):
+        file = tmp_path / f"samples_mmlu_{subject}.jsonl"
+        harness_file(file, 40, texts="ABCD", seed=place)
+        file.write_text(file.read_text().replace('"s0"', f'"{subject}"').replace('"s1"', f'"{subject}"'))
+    code, out, err = run("measure", tmp_path / "samples_mmlu_*.jsonl", "--by", "subject", "--resamples", 20, "--json")
+    assert code == 0, err
+    assert {(one["by"]["subject"], one["n"]) for one in json.loads(out)["groups"]} == {("law", 40), ("art", 40)}
+
+
 def test_targets_that_acc_contradicts_are_refused(tmp_path):
     path = tmp_path / "samples_truthfulqa_mc2.jsonl"
     harness_file(path, target="number", acc=0.37)

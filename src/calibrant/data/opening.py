@@ -21,11 +21,13 @@ from calibrant.core.schema import check_kind, check_task, identifiers, resolve_t
 from calibrant.data.arrays import array_field
 from calibrant.data.chunks import part_error
 from calibrant.data.files import HOLDS_PARTS, READERS, display_name, find_files, naming, open_file, reader_of, suffix_of
+from calibrant.data.guards import IDS
 from calibrant.data.predictions import PER_ROW, Predictions
 from calibrant.data.source import (
     LABEL_IDS,
     PREDICTIONS,
     DifferenceSource,
+    Field,
     LabelFile,
     PartsSource,
     Wanted,
@@ -186,16 +188,31 @@ def _joined(parts: list[Predictions], name: str, skipped: list[str]) -> Predicti
     if not parts:
         raise InputError(f"{name}: all {len(skipped)} parts are bad; the first: {skipped[0]}")
     columns = {word: [getattr(part, word) for part in parts] for word in PER_ROW if word != "clusters"}
+    # identifiers may count the rows of one file only
+    common = [word for word in parts[0].extras if word not in IDS and all(word in part.extras for part in parts)]
     return parts[0].like(
         whole=False,
         source=PartsSource([part.source for part in parts], name),
         **{word: None if there[0] is None else np.concatenate(there) for word, there in columns.items()},
         clusters=_clusters(parts),
         groups={word: _joined_identifiers([part.groups[word] for part in parts]) for word in parts[0].groups},
+        extras={word: _PartsField([part.extras[word] for part in parts]) for word in common},
         notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
         skipped=tuple(skipped),
         _checked=False,
     )
+
+
+class _PartsField(Field):
+    """A column that all parts have, read when it is asked for."""
+
+    def __init__(self, columns: list[Field]) -> None:
+        self.columns, self.dtype = columns, columns[0].dtype
+        self.shape = (sum(one.shape[0] for one in columns), *columns[0].shape[1:])
+
+    def read(self) -> Array:
+        """The rows of all parts."""
+        return _joined_identifiers([one.read() for one in self.columns])
 
 
 def _joined_identifiers(columns: list[Array]) -> Array:
