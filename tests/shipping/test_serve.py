@@ -164,7 +164,7 @@ def test_mutated_bodies_never_escape(seed, place, noise, cut):
     at = int(place * (len(body) - 1))
     body = body[:at] if cut else body[:at] + noise + body[at + len(noise) :]
     try:
-        matrix, _ = decode_rows(body, kind, Wanted(K, 100))
+        matrix, _ = decode_rows(body, kind, Wanted("multiclass", "logits", K, max_rows=100))
     except InputError:
         return
     assert matrix.shape[1] == K

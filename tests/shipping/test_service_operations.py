@@ -145,7 +145,7 @@ def test_a_body_in_small_chunks_is_no_overhead(started):
 
 
 def test_structures_that_are_no_matrix_are_refused_before_they_are_built():
-    wanted = Wanted(K, 1000)
+    wanted = Wanted("multiclass", "logits", K, max_rows=1000)
     size = 3 << 20
     for part in (b"[],", b"{},", b'"",', b"0,"):
         body = b'{"logits": [[' + part * (size // len(part)) + b"0]]}"
@@ -154,7 +154,7 @@ def test_structures_that_are_no_matrix_are_refused_before_they_are_built():
     rows = np.random.default_rng(0).normal(size=(40_000, K)).round(9)  # a large honest body
     body = json.dumps({"logits": rows.tolist()}).encode()
     assert len(body) > 1 << 20
-    np.testing.assert_array_equal(decode_rows(body, JSON, Wanted(K, 40_000))[0], rows)
+    np.testing.assert_array_equal(decode_rows(body, JSON, Wanted("multiclass", "logits", K, max_rows=40_000))[0], rows)
 
 
 def test_a_full_service_says_so(artifact):

@@ -15,7 +15,7 @@ import numpy as np
 
 from calibrant.core.arrays import Array, Json, check_matrix, check_scores, check_values
 from calibrant.core.errors import InputError, MissingExtraError
-from calibrant.core.schema import KINDS
+from calibrant.core.schema import KINDS, Schema
 from calibrant.core.softmax import log_softmax
 from calibrant.data.arrays import npy_header
 from calibrant.data.predictions import to_logits, value_check
@@ -48,24 +48,16 @@ class MalformedBodyError(InputError):
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a request must bring: rows of K numbers, or one score per row where the calibrator is binary."""
+class Wanted(Schema):
+    """What a request must bring: rows of K numbers, or one score per row, and groups for a calibrator per group."""
 
-    n_classes: int
-    max_rows: int
-    task: str = "multiclass"
+    max_rows: int = 65_536
     grouped: bool = False
-    kind: str = "logits"
-
-    @property
-    def binary(self) -> bool:
-        """Whether there is one score per row."""
-        return self.task == "binary"
 
     @property
     def width(self) -> int:
         """Numbers per row."""
-        return 1 if self.binary else self.n_classes
+        return 1 if self.flat else self.n_classes
 
 
 def decode_rows(
@@ -83,7 +75,7 @@ def decode_rows(
         kind, matrix = kind or wanted.kind, _from_npy(body)
     else:
         kind, matrix, groups = (_from_json if content_type == JSON else _from_arrow)(body, wanted)
-    matrix = (check_scores if wanted.binary else check_matrix)(matrix, kind)
+    matrix = (check_scores if wanted.flat else check_matrix)(matrix, kind)
     if matrix.shape[1:] not in ((), (wanted.n_classes,)):
         raise InputError(f"{kind} have {matrix.shape[1]} columns, but the calibrator knows {wanted.n_classes} classes")
     if len(matrix) > wanted.max_rows:
@@ -287,7 +279,7 @@ def openapi(version: str, wanted: Wanted) -> Json:
         bodies.append({**_object(rows), "additionalProperties": False})
         answers.append(_object({kind: {"type": "array"}, "predictions": _list(chosen)}))
     takes: Json = {JSON: {"schema": {"oneOf": bodies}, "example": {wanted.kind: [example]}}, NPY: BINARY, ARROW: BINARY}
-    what = "scores" if wanted.binary else f"logits of {wanted.n_classes} classes"
+    what = "scores" if wanted.flat else f"logits of {wanted.n_classes} classes"
     summary = f"{what.capitalize()} or probabilities in, calibrated probabilities out"
     gives: Json = {JSON: {"schema": {"oneOf": answers}}, NPY: BINARY, ARROW: BINARY}
     outcomes: Json = {JSON: {"schema": OUTCOMES}, NDJSON: BINARY}

@@ -173,7 +173,7 @@ class Served:
 
     def wanted(self, max_rows: int) -> Wanted:
         """What a request must bring."""
-        return Wanted(self.schema.n_classes, max_rows, self.schema.task, self.groups is not None, self.schema.kind)
+        return Wanted(**vars(self.schema), max_rows=max_rows, grouped=self.groups is not None)
 
     def answer(
         self, logits: Array, output: str, groups: list[Any] | None = None, pooled: bool = True
