@@ -45,6 +45,10 @@ class _Waiting(QueueHandler):
     queue: Any
     n_dropped = 0
 
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """As it is: a copy and a first formatting are for other processes."""
+        return record
+
     def enqueue(self, record: logging.LogRecord) -> None:
         if self.queue.qsize() >= MAX_WAITING:
             self.n_dropped += 1

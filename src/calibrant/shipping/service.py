@@ -296,8 +296,8 @@ class Service:
         self._info = Info("calibrant", "What this process serves.", registry=registry)
         self._describe()
         routes = [
+            Route("/calibrate", self.calibrate, methods=["POST"]),  # first, since routes are tried in this order
             Route("/", HTMLResponse(PAGE, headers=PAGE_HEADERS), methods=["GET"]),
-            Route("/calibrate", self.calibrate, methods=["POST"]),
             Route("/calibrator", self.about),
             Route("/feedback", self.feedback, methods=["POST"]),
             Route("/monitor", self.monitor),
@@ -516,10 +516,12 @@ class Service:
         """The whole body; it counts against the limits of the service until the block ends."""
         limits, held = self.limits, 0
         limit = min(limits.body_bytes, most or limits.body_bytes)
-        too_large = HTTPException(413, f"the body is too large, at most {limit} bytes are taken: split the batch")
+        too_large = partial(
+            HTTPException, 413, f"the body is too large, at most {limit} bytes are taken: split the batch"
+        )
         claimed = request.headers.get("content-length", "")
         if claimed.isdigit() and int(claimed[:20]) > limit:
-            raise too_large
+            raise too_large()
         parts: list[bytes] = []
         try:
             async with asyncio.timeout(limits.body_seconds):
@@ -527,7 +529,7 @@ class Service:
                     held += len(part)
                     self._n_bytes += len(part)
                     if held > limit:
-                        raise too_large
+                        raise too_large()
                     if self._n_bytes > max(limits.waiting_bytes, limit):
                         raise HTTPException(503, "too many large requests at once: try again", {"retry-after": "1"})
                     parts.append(part)
