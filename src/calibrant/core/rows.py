@@ -100,40 +100,21 @@ class Rows:
     every_class: bool = False
     _log_floor: float | None = None
 
-    @property
-    def in_memory(self) -> bool:
+    def __post_init__(self) -> None:
+        self.in_memory = self.blocks is None and self.each is None
         """Whether `logits` is an array at hand, one label per row."""
-        return self.blocks is None and self.each is None
-
-    @property
-    def on_device(self) -> bool:
+        self.on_device = self.blocks is not None and self.blocks.on_device
         """Whether the scores are on a GPU."""
-        return self.blocks is not None and self.blocks.on_device
-
-    @property
-    def shape(self) -> tuple[int, ...]:
+        self.shape: tuple[int, ...] = self.logits.shape if self.blocks is None else self.blocks.shape
         """Of the scores."""
-        return self.logits.shape if self.blocks is None else self.blocks.shape
-
-    @property
-    def one_score(self) -> bool:
+        self.one_score = len(self.shape) == 1
         """Whether there is one score per row."""
-        return len(self.shape) == 1
-
-    @property
-    def n(self) -> int:
+        self.n = len(self.labels)
         """Number of rows."""
-        return len(self.labels)
-
-    @property
-    def n_classes(self) -> int:
+        self.n_classes = 2 if self.one_score else self.shape[1]
         """Number of classes, or of labels; 2 of one score per row."""
-        return 2 if self.one_score else self.shape[1]
-
-    @property
-    def size(self) -> int:
+        self.size = self.n if self.one_score else self.n * self.n_classes
         """Number of scores in all."""
-        return self.n if self.one_score else self.n * self.shape[1]
 
     @property
     def total_weight(self) -> float:

@@ -37,56 +37,31 @@ def temperature_sums(
 
     Exponentials have the precision of the logits, unless there are so few that their rounding would not average out.
     """
-    totals = np.zeros(5)
+    totals, dtype = np.zeros(5), np.float64 if logits.size < NARROW_ELEMENTS else logits.dtype
     for block in row_blocks(len(logits), logits.shape[1], PASS_ELEMENTS):
-        weight = None if weights is None else weights[block]
-        totals += ShiftedRows(logits[block], labels[block], weight, _precision(logits)).totals(inverse_temperature)
+        values, weight = logits[block].astype(dtype, copy=False), None if weights is None else weights[block]
+        totals += _block_sums(values, labels[block], weight, inverse_temperature)
     if logits.dtype == np.float32 and not np.isfinite(totals).all():
         # the gap of two finite logits may exceed float32
         return temperature_sums(logits.astype(np.float64), labels, weights, inverse_temperature)
     return tuple(totals.tolist())
 
 
-class ShiftedRows:
-    """Logits minus the peak of their row, for `temperature_sums` at several temperatures.
+def _block_sums(values: Array, labels: Array, weights: Array | None, inverse_temperature: float) -> Array:
+    """The five sums (5,) of a block, by exponentials of its precision.
 
-    A class is a row of `shifted` (K×n). Where K is small these are copies, so that numpy's loops run along the samples:
+    A class is a row of `scaled` (K×n). Where K is small these are copies, so that numpy's loops run along the samples:
     along short rows its `max` takes ten times as long.
-
-    Parameters
-    ----------
-    logits, labels, weights : arrays (n, K), (n,) and (n,) or None
-    dtype : dtype of the exponentials
     """
-
-    def __init__(self, logits: Array, labels: Array, weights: Array | None, dtype: np.dtype | None = None) -> None:
-        values = logits.astype(dtype or _precision(logits), copy=False)
-        with np.errstate(over="ignore", invalid="ignore"):
-            if values.shape[1] <= SHORT_ROW:
-                columns = np.ascontiguousarray(values.T)
-                self.shifted = columns - columns.max(axis=0)
-            else:
-                self.shifted = (values - row_peak(values)).T
-        self.true, self.weights = self.shifted[labels, np.arange(len(labels))], weights
-
-    def spread(self) -> float:
-        """The standard deviation of the logits of a row, over all rows."""
-        n_classes, n_rows = self.shifted.shape
-        with np.errstate(over="ignore", invalid="ignore"):
-            mean = np.full(n_classes, 1.0 / n_classes, self.shifted.dtype) @ self.shifted
-            square = np.vdot(self.shifted, self.shifted) / self.shifted.size
-            return float(np.sqrt(np.maximum(square - np.vdot(mean, mean) / n_rows, 0.0)))
-
-    def totals(self, inverse_temperature: float) -> Array:
-        """The five sums (5,)."""
-        beta = self.shifted.dtype.type(inverse_temperature)
-        with np.errstate(over="ignore", invalid="ignore"):
-            derivatives = loss_derivatives(self.shifted * beta, self.true * beta)
-            return derivatives.sum(axis=1) if self.weights is None else derivatives @ self.weights
-
-
-def _precision(logits: Array) -> np.dtype:
-    return np.dtype(np.float64) if logits.size < NARROW_ELEMENTS else logits.dtype
+    with np.errstate(over="ignore", invalid="ignore"):
+        if values.shape[1] <= SHORT_ROW:
+            columns = np.ascontiguousarray(values.T)
+            scaled = columns - columns.max(axis=0)
+        else:
+            scaled = (values - row_peak(values)).T
+        scaled *= values.dtype.type(inverse_temperature)
+        derivatives = loss_derivatives(scaled, scaled[labels, np.arange(len(labels))])
+        return derivatives.sum(axis=1) if weights is None else derivatives @ weights
 
 
 def loss_derivatives(scaled: Any, true: Any) -> Any:

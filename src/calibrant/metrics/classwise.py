@@ -261,7 +261,8 @@ def class_width_bins(checked: Checked, n_bins: int) -> BinSums:
         return kernel(probability_block(checked, block), checked.labels[block], weights, n_bins)
 
     # a block is worth its table of classes × bins
-    blocks = row_blocks(*checked.matrix.shape, max(BLOCK_ELEMENTS, 3 * n_bins * checked.n_classes))
+    n_rows, n_classes = checked.matrix.shape
+    blocks = row_blocks(n_rows, n_classes, max(BLOCK_ELEMENTS, 3 * n_bins * n_classes))
     return BinSums(*reduce(np.add, map_blocks(part, blocks)))
 
 

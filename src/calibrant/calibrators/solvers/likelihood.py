@@ -42,7 +42,7 @@ from calibrant.kernels.scaling import column_moments, vector_newton, vector_prod
 
 Operator = Callable[[Array], Array]
 
-GAP = 1e-9
+GAP = 1e-10
 """Nats per row that a fit may still gain before its last step, which leaves about a ten-thousandth of it."""
 
 PATH_GAP = 1e-7

@@ -14,10 +14,10 @@ from calibrant.core.bins import BinSums, mass_index
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
-from calibrant.core.statistic import kernel, statistic, use_compiled
+from calibrant.core.statistic import kernel, statistic
 from calibrant.core.threads import serial
 from calibrant.kernels.bins import index_sums, memberships, soft_bin_sums, width_sums
-from calibrant.kernels.scaling import ShiftedRows, temperature_confidences, temperature_sums
+from calibrant.kernels.scaling import temperature_confidences, temperature_sums
 
 FEWEST_ROWS, SAMPLE_ROWS, MOST_ROWS = 64, 1000, 20_000
 """A sample of 1,000 rows gives T within about 1%, which one pass makes exact; below 64 it is not worth its passes."""
@@ -90,20 +90,13 @@ def _first_estimate(rows: Rows) -> float:
     sample = rows.sample(size)
     if not sample.total_weight > 0:
         return 1.0
-    start, means = _first_estimate(sample), _means(sample)
-    if sample.in_memory and not use_compiled(sample.n * sample.n_classes):
-        shifted = ShiftedRows(sample.logits, sample.labels, sample.weights)
-        if start == 1.0 and math.isfinite(spread := shifted.spread()):
-            # logits in unusual units: at the optimum their spread is seldom far from 2
-            start = min(max(start, 1 / max(spread, 1e-3)), 4 / max(spread, 1e-3))
-        means = _means(sample, shifted.totals)
-    found = solve_inverse_temperature(means, start, step_tolerance=ROUGH_STEP)
+    found = solve_inverse_temperature(_means(sample), _first_estimate(sample), step_tolerance=ROUGH_STEP)
     return 1.0 if found.limit else found.value
 
 
-def _means(rows: Rows, totals: Callable[[float], Any] | None = None) -> Moments:
-    weight, totals = rows.total_weight, totals or (lambda beta: rows.total(temperature_sums, beta))
-    return lambda beta: tuple(value / weight for value in totals(beta))
+def _means(rows: Rows) -> Moments:
+    weight = rows.total_weight
+    return lambda beta: tuple(value / weight for value in rows.total(temperature_sums, beta))
 
 
 def solve_inverse_temperature(moments: Moments, start: float, *, step_tolerance: float = 2e-2) -> InverseTemperature:
