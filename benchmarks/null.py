@@ -1,6 +1,6 @@
 """Rows that are calibrated by construction: how often each test rejects them at 5%, beside its power on 5 points.
 
-    python benchmarks/null.py [--runs 1000] [--only rare,ties] [--rows 1000]
+    python benchmarks/null.py [--runs 1000] [--power 1000] [--only rare,ties] [--rows 1000]
 
 Tests are called directly. `verdict`: the consistency test, unless there are too few errors to tell. `loss`: a map takes
 more off the log loss than noise. `groups differ`: the test that three groups share one map; for its power the first
@@ -245,19 +245,21 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--power", type=int, default=1000, help="runs from which the power is estimated")
     parser.add_argument("--rows", type=int, default=1000)
     parser.add_argument("--only", default=",".join((*CASES, *CLASS_CASES)))
     given = parser.parse_args()
+    kinds = (given.runs, 0.0), (given.power, POINTS)
     limit, names = int(binom.ppf(0.999, given.runs, LEVEL)) - 1, given.only.split(",")
     print(f"rejections in {given.runs} runs, at most {limit} at 5% (power on {100 * POINTS:.0f} points)\n")
     print(f"| case | {' | '.join(TESTS)} | gaps cover |\n| --- |{' ---: |' * (len(TESTS) + 1)}")
     for name, make in (CASES[key] for key in names if key in CASES):
-        null, power = ([run(make, given.rows, seed, error) for seed in range(given.runs)] for error in (0.0, POINTS))
+        null, power = ([run(make, given.rows, seed, error) for seed in range(count)] for count, error in kinds)
         cover = sum(one["gaps cover"] for one in null) / given.runs
         print(f"| {name} | {' | '.join(cells(TESTS, null, power, limit))} | {100 * cover:.1f}% |", flush=True)
     print(f"\n| case | {' | '.join(CLASS_TESTS)} |\n| --- |{' ---: |' * len(CLASS_TESTS)}")
     for name, problem in (CLASS_CASES[key] for key in names if key in CLASS_CASES):
-        null, power = ([problem.run(seed, error) for seed in range(given.runs)] for error in (0.0, POINTS))
+        null, power = ([problem.run(seed, error) for seed in range(count)] for count, error in kinds)
         print(f"| {name} | {' | '.join(cells(CLASS_TESTS, null, power, limit))} |", flush=True)
 
 

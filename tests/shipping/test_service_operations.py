@@ -410,6 +410,13 @@ def test_feedback_is_taken_whole_or_not_at_all(artifact):
         assert client.get("/monitor").json()["n"] == 3
 
 
+def test_one_id_counts_once_however_it_is_written(artifact):
+    with TestClient(create_app(artifact)) as client:
+        same = [{"probabilities": [0.1, 0.9, 0, 0, 0], "label": 1, "id": one} for one in (1, "1", 1.0)]
+        taken = client.post("/feedback", json={"answers": same}).json()
+    assert (taken["taken"], taken["duplicates"]) == (1, 2)
+
+
 def test_listed_groups_are_not_crowded_out_by_other_names(artifact):
     desk = FeedbackDesk(by="site=north,south 7")
     with TestClient(create_app(artifact, feedback=desk)) as client:
