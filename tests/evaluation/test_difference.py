@@ -132,7 +132,8 @@ def test_what_cannot_be_compared_is_one_line(old, new, words):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("<html>", "carries no result"), ("{", "not JSON"), ("[]", "no result"), ("\xff", "not JSON")]
+    ("text", "words"),
+    [("<html>", "carries no result"), ("{", "not JSON"), ("[]", "not a result"), ("\xff", "not JSON")],
 )
 def test_files_of_another_kind_are_one_line(tmp_path, text, words):
     path = tmp_path / "x.json"
