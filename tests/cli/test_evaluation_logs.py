@@ -119,7 +119,7 @@ def test_log_likelihoods_per_character_give_acc_norm(tmp_path):
     found = cal.open_predictions(path, scores="logits-per-character")
     share = np.mean([json.loads(line)["acc_norm"] for line in path.read_text().splitlines()])
     assert (found.probabilities.argmax(axis=1) == right).mean() == pytest.approx(share)
-    assert "--scores logits-per-character" in cal.open_predictions(path).notes[0]
+    assert cal.open_predictions(path).notes[0].endswith("the scores of acc_norm are logits-per-character")
 
 
 def test_options_that_all_questions_share_are_the_classes(tmp_path):
@@ -139,7 +139,7 @@ def test_questions_with_different_numbers_of_options(tmp_path, run):
     assert found.class_names == tuple("ABCDE")
     assert np.isneginf(found.logits[1]).tolist() == [False] * 3 + [True] * 2
     assert "134 of 200 rows have fewer than 5 options" in found.notes[0]
-    assert run("compare", val, test, "-m", "ts")[2].endswith("name all options (--class-names A,B,C,D,E)\n")
+    assert run("compare", val, test, "-m", "ts")[2].endswith("test.jsonl -m ts --class-names A,B,C,D,E\n")
     report = ("--resamples", 20, "--report", tmp_path / "report.html")
     assert run("compare", val, test, "-m", "ts", "--class-names", "A,B,C,D,E", *report)[0] == 0
     page = (tmp_path / "report.html").read_text()

@@ -145,11 +145,11 @@ class Schema:
         if self.flat != other.flat or (self.task == "multilabel") != (other.task == "multilabel"):
             raise InputError(f"{mine} is a {self.task} task, but {theirs} is {other.task}: give task=")
         if self.n_classes != other.n_classes:
-            remedy = "give the same classes"
+            message = f"{mine} has {self.n_classes} classes, but {theirs} has {other.n_classes}"
             options = max(self.class_names or (), other.class_names or (), key=len)
             if options and set(options) <= set(ascii_uppercase):  # of questions that differ in their number
-                remedy = f"name all options (--class-names {','.join(options)})"
-            raise InputError(f"{mine} has {self.n_classes} classes, but {theirs} has {other.n_classes}: {remedy}")
+                raise InputError(f"{message}: name all options", class_names=list(options))
+            raise InputError(f"{message}: give the same classes")
         keys, given = self.keys, other.keys
         if keys == given:
             return Alignment()

@@ -57,10 +57,7 @@ def harness_rows(rows: list[Row], path: Path) -> Read:
     if all(map(_has_options, rows)):
         made = _options(rows, path)
         if "acc_norm" in rows[0] and PER_CHARACTER in made[0]:
-            notes.append(
-                f"logits are log-likelihoods of the options (acc); --scores {PER_CHARACTER} divides each by its "
-                "characters (acc_norm)"
-            )
+            notes.append(f"logits are log-likelihoods of the options (acc); the scores of acc_norm are {PER_CHARACTER}")
     else:
         made = [_pair(row, next((row[word] for word in RIGHT if word in row), None), path) for row in rows]
     return [facts | more for facts, more in zip(about, made, strict=True)], tuple(notes)
