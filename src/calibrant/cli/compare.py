@@ -110,7 +110,7 @@ def show_warnings(comparisons: Mapping[str, Comparison], report: str | None) -> 
     for name, comparison in comparisons.items():
         where = f"{name}: " if name else ""
         warn(f"{where}{who}: {text}" for who, text in comparison.fit_warnings)
-        warn((f"{where}{text}" for text in comparison.warnings), "WARNING")
+        warn((f"{where}{text}" for text in comparison.warnings), "WARNING" if comparison.shares_rows else "note")
     if report is not None:
         typer.echo(plain(f"\nreport: {report}"))
 
