@@ -192,3 +192,16 @@ def test_pairs_have_no_column_of_changed_answers(run, folder):
     given = ("compare", folder / "pairs.npz", folder / "pairs.npz", "-m", "none,platt", "--resamples", 20)
     assert "chg%" not in run(*given)[1]
     assert "chg%" in run("compare", folder / "small-val.npz", folder / "small-test.npz", *OPTIONS)[1]
+
+
+def test_select_keeps_clusters_together_and_says_the_seed(run, folder, tmp_path):
+    generator = np.random.default_rng(1)
+    labels, patient = generator.integers(0, 3, 300), np.arange(300) // 3
+    logits = 3 * (np.eye(3)[labels] + generator.normal(size=(100, 3))[patient])
+    np.savez(tmp_path / "rows.npz", logits=logits, labels=labels, patient=patient)
+    given = ("select", tmp_path / "rows.npz", "--candidates", "ts,vs", "--cv", 4, "-o", tmp_path / "cal.safetensors")
+    code, out, err = run(*given, "--cluster", "patient", "--seed", 3)
+    assert code == 0, err
+    assert "4 folds of 300 rows, seed 3" in out
+    with_clusters, without = (json.loads(run(*given, *more, "--json")[1]) for more in (("--cluster", "patient"), ()))
+    assert with_clusters["scores"] != without["scores"]

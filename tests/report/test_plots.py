@@ -249,3 +249,28 @@ def test_nothing_overprints_in_a_journal_column(name: str, title: str | None) ->
         assert box.y0 > -1
         assert box.x1 < figure.bbox.x1 + 1
         assert box.y1 < figure.bbox.y1 + 1
+
+
+def test_panels_of_a_paper_have_titles_at_one_height_and_small_type():
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    probabilities, labels = np.array([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6]]), [0, 1, 1]
+    figure = Figure(figsize=(6.6, 2.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, 3, sharey=True)
+    for ax, rows in zip(panels, (3, 2, 1), strict=True):
+        plots.reliability_diagram(probabilities[:rows], labels[:rows], legend=False, title=str(rows), ax=ax)
+    figure.canvas.draw()
+    assert all(ax.get_legend() is None for ax in panels)
+    assert len({round(ax.title.get_window_extent().y0, 3) for ax in panels}) == 1
+    sizes = {text.get_fontsize() for ax in panels for text in (ax.title, ax.xaxis.label, *ax.get_xticklabels())}
+    assert max(sizes) <= 8
+    assert "ECE 45.00%\nn = 2" in {text.get_text() for text in panels[1].texts}
+    # no text leaves the figure
+    for ax in panels:
+        assert figure.bbox.x0 <= ax.get_tightbbox().x0
+        assert ax.get_tightbbox().x1 <= figure.bbox.x1 + 1
+    wide = plots.reliability_diagram(probabilities, labels, title="wide")
+    assert wide.get_legend() is not None
+    assert wide.title.get_fontsize() > 8

@@ -15,7 +15,14 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from calibrant.calibrators.confidence_bins import map_rows
-from calibrant.calibrators.learned import Learned, inner_calibrators, learned_values, scales_classes, widen
+from calibrant.calibrators.learned import (
+    Learned,
+    check_declared,
+    inner_calibrators,
+    learned_values,
+    scales_classes,
+    widen,
+)
 from calibrant.calibrators.maps import numpy_space
 from calibrant.calibrators.prepare import check_names, prepared, ready
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
@@ -159,6 +166,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
         with prepared(self, logits, y, sample_weight, groups, clusters, engine) as rows:
             name = rows.fingerprint() if rows.in_memory else ""
             self.fit_rows(ready(self, rows))
+            check_declared(self)
             if scales_classes(self) and not rows.one_score:
                 warn_of_absent(rows)
             rows.settle()

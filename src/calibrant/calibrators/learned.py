@@ -80,6 +80,16 @@ def spec_of(kind: Any, task: str = "multiclass") -> dict[str, Learned]:
     return {**EVERY_FIT, **own}
 
 
+def check_declared(calibrator: Any) -> None:
+    """Raise unless the names that a fit has set are those that its class declares."""
+    known = spec_of(type(calibrator), calibrator.task_)
+    if extra := [name for name in vars(calibrator) if name.endswith("_") and name not in known]:
+        raise InputError(
+            f"{type(calibrator).__name__} learned {', '.join(extra)}, which its class does not declare: add "
+            f"learns = {{{extra[0]!r}: cal.Learned(shape)}}, with () for a number or ('K',) for one per class"
+        )
+
+
 def learned_values(calibrator: Any) -> Iterator[tuple[str, Learned, Any]]:
     """Name, rule and value of everything that a fitted calibrator's predictions read."""
     for name, rule in spec_of(type(calibrator), calibrator.task_).items():

@@ -16,7 +16,8 @@ def select(
     output: str,
     candidates: str | None = None,
     criterion: str = "nll",
-    folds: int = 5,
+    cv: int = 5,
+    cluster: str | None = None,
     keep_predictions: bool = False,
     seed: Seed = 0,
     said: Fields,
@@ -27,10 +28,10 @@ def select(
     Parameters
     ----------
     candidates : Short names to choose from: ts,vs,sms+top
-    folds : Number of folds.
+    cv : Number of folds.
     """
     check_target(output)
-    predictions = cal.open_predictions(file, **said)
+    predictions = cal.open_predictions(file, cluster=cluster, **said)
     if predictions.task == "multilabel":
         raise cal.InputError(
             f"{predictions.name} holds many labels, and select chooses one map: use fit --method auto, which "
@@ -38,7 +39,7 @@ def select(
         )
     predictions = predictions.expanded()
     names = None if candidates is None else [name.strip() for name in candidates.split(",") if name.strip()]
-    chooser = cal.AutoCalibrator(names, criterion, cv=folds, keep_predictions=keep_predictions, seed=seed)
+    chooser = cal.AutoCalibrator(names, criterion, cv=cv, keep_predictions=keep_predictions, seed=seed)
     with warnings.catch_warnings(record=True) as caught, progress_bar(as_json):
         warnings.simplefilter("always")
         chooser.fit(predictions)
@@ -69,7 +70,7 @@ def select(
     if not as_json:
         warn(result["warnings"])
     # the reason, which names what is averaged, then every candidate with its score, the best first
-    lines = [chooser.reason_]
+    lines = [chooser.reason_, f"{cv} folds of {predictions.n:,} rows, seed {seed}"]
     shown = {name: "their average" if " + " in name else name for name in (*scores, *failures)}
     width = max(map(len, shown.values()))
     for name in sorted(scores, key=lambda name: sign(criterion) * scores[name]):

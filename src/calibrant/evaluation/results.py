@@ -314,12 +314,12 @@ class Comparison(PlainData):
         table = self.table().pick([*(name for name in MAIN if name in self.metric_names), "fit_seconds"])
         return replace(table, rows=[row for row in table.rows if few or row.name in kept])
 
-    def plot(self, method: str | None = None, *, ax: Any = None) -> Any:
+    def plot(self, method: str | None = None, *, ax: Any = None, legend: bool = True) -> Any:
         """Draw the reliability diagram of a method, the best one by default, and return the axes."""
         from calibrant.report.plots import draw_reliability
 
         method = method or self.best or self.rows[0].method
-        return draw_reliability(self.bins(method), ax, title=method)
+        return draw_reliability(self.bins(method), ax, title=method, legend=legend)
 
     def bins(self, method: str) -> Reliability:
         """The bins of a method's reliability diagram."""

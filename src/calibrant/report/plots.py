@@ -86,17 +86,27 @@ def axes_or_new(ax: Axes | None, *, width: float = 4.2, height: float = 3.6) -> 
     return axes
 
 
-NARROW_INCHES = 4.0
-"""Figures below this width, such as a journal's column, get a smaller legend."""
+NARROW_INCHES, COMPACT_INCHES = 4.0, 2.2
+"""Figures below the first width, such as a journal's column, get a smaller legend; axes below the second, such as one
+of several panels, smaller type."""
+COMPACT_POINTS = 7
 
 
 def tidy(
-    ax: Axes, *, x: str = "", y: str = "", title: str | None = None, heading: str | None = None, percent: str = ""
+    ax: Axes,
+    *,
+    x: str = "",
+    y: str = "",
+    title: str | None = None,
+    heading: str | None = None,
+    percent: str = "",
+    legend: bool = True,
 ) -> Axes:
     """Name the axes, put legend (under `heading`) and title above them, take away what carries no information.
 
     The axes in `percent` ("x", "y" or "xy") show fractions as percent. The legend stands where it covers nothing, in as
-    many columns as fit.
+    many columns as fit; without it the heading stands in the upper left corner, and titles of several panels at one
+    height.
     """
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextPath
@@ -107,8 +117,12 @@ def tidy(
     ax.spines[["top", "right"]].set_visible(False)
     _, words = ax.get_legend_handles_labels()
     figure, height = ax.get_figure(root=True), 0.0
-    if words and figure is not None:
-        inches = figure.get_figwidth()
+    inches = 0.0 if figure is None else figure.get_figwidth()
+    compact = inches * ax.get_position().width < COMPACT_INCHES
+    if not legend:
+        small = COMPACT_POINTS if compact else "small"
+        ax.text(0.04, 0.97, (heading or "").replace(", ", "\n"), va="top", fontsize=small, transform=ax.transAxes)
+    elif words:
         size = FontProperties(size="x-small" if inches < NARROW_INCHES else "small").get_size_in_points()
         # an entry is a handle, a gap and its word; a wider gap parts the columns
         entry = 2.4 * size + max(TextPath((0, 0), word, size=size).get_extents().width for word in words)
@@ -122,6 +136,12 @@ def tidy(
         height = 1.35 * size * (-(-len(words) // columns) + (heading is not None)) + 4
     if title:
         ax.set_title(title, pad=6 + height)
+    if compact:
+        ax.tick_params(labelsize=COMPACT_POINTS, length=2)
+        for text in (ax.xaxis.label, ax.yaxis.label, ax.title):
+            text.set_fontsize(COMPACT_POINTS + 1)
+        for line in ax.lines:
+            line.set_markersize(2.5)
     return ax
 
 
@@ -172,9 +192,13 @@ def reliability_diagram(
     binning: str = "width",
     from_logits: bool = False,
     title: str | None = None,
+    legend: bool = True,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw `reliability(...)` and return the axes.
+
+    Axes below 2.2 inches, such as a panel of a paper's figure, get smaller type. Without a `legend` the titles of
+    several panels stand at one height, and ECE and n in the upper left corner.
 
     Examples
     --------
@@ -183,7 +207,7 @@ def reliability_diagram(
     'confidence'
     """
     bins = reliability(probabilities, labels, n_bins=n_bins, binning=binning, from_logits=from_logits)
-    return draw_reliability(bins, ax, title=title)
+    return draw_reliability(bins, ax, title=title, legend=legend)
 
 
 def _with_diagonal(ax: Axes | None) -> Axes:
@@ -195,7 +219,7 @@ def _with_diagonal(ax: Axes | None) -> Axes:
 
 
 def draw_reliability(
-    bins: Reliability, ax: Axes | None = None, *, title: str | None = None, counts: bool = True
+    bins: Reliability, ax: Axes | None = None, *, title: str | None = None, counts: bool = True, legend: bool = True
 ) -> Axes:
     """Draw bins that have intervals: bars from the diagonal to the accuracy, whiskers, the noise band, counts below."""
     ax = _with_diagonal(ax)
@@ -218,11 +242,11 @@ def draw_reliability(
     if counts:
         twin, most = ax.twinx(), bins.count.max(initial=1)
         twin.bar(bins.lower, bins.count, widths, align="edge", color=NEUTRAL, alpha=0.35, linewidth=0)
-        twin.set(ylim=(0, 5 * most), yticks=[0, most])
+        twin.set(ylim=(0, 5 * most), yticks=[0, most] if legend else [])
         twin.tick_params(labelsize="x-small", length=2, labelcolor=NEUTRAL)
         twin.spines[["top", "left"]].set_visible(False)
     heading = f"ECE {bins.ece:.2%}, n = {bins.n:,}"
-    return tidy(ax, x="confidence", y="accuracy", title=title, heading=heading, percent="xy")
+    return tidy(ax, x="confidence", y="accuracy", title=title, heading=heading, percent="xy", legend=legend)
 
 
 def accuracy_confidence_curve(
