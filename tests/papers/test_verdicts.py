@@ -77,6 +77,15 @@ def test_every_verdict_of_a_report_follows_from_the_results(study):
     page = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
     row = f"](../papers/{study}/README.md#claims-of-the-paper) | " + " | ".join(map(str, counts)) + " |"
     assert row in page, f"docs/papers.md does not count {counts} of {study}"
+    known = [
+        line.strip("| ").split(" | ")[1:]
+        for line in page.splitlines()
+        if line.startswith(f"| {study.replace('_', ' ')} | ")
+    ]
+    known = [row for row in known if len(row) == 5]
+    assert len(known) >= 5, f"docs/papers.md does not say what {study} is known for"
+    for row in known:
+        assert row == shown[row[0], row[2]]  # whose verdicts were computed again above
 
 
 @pytest.mark.parametrize(
