@@ -87,7 +87,7 @@ NUMPY_GLOBALS: list[Any] = [
 def npy_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     """The matrix at `path` and the files beside it that belong to it."""
     path = matrix_path(path)
-    kind, word = wanted.kind, kind_word(path.stem)
+    kind, word = wanted.kind and wanted.word, kind_word(path.stem)
     if is_companion(path):
         raise InputError(f"{path} is the companion of a matrix: open the file of the logits or probabilities")
     if word is None and kind is None:
@@ -305,7 +305,7 @@ def torch_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
             if call is None:
                 raise
             raise InputError(f"it would call {call[1]}: {unpickling.NOTHING_RUNS}") from error
-        found = unpickling.named_arrays(content, wanted.kind or "logits", 2 * path.stat().st_size + 2**20)
+        found = unpickling.named_arrays(content, wanted.word, 2 * path.stat().st_size + 2**20)
     return {name: ArrayField(array) for name, array in found.items()}
 
 
@@ -315,7 +315,7 @@ def pickle_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
         scratch = Scratch()
         searched = os.pathsep.join(part for part in sys.path if part)
         done = subprocess.run(  # noqa: S603 (this package's own file)
-            [sys.executable, "-P", unpickling.__file__, str(path), str(scratch.path), wanted.kind or "logits"],
+            [sys.executable, "-P", unpickling.__file__, str(path), str(scratch.path), wanted.word],
             env={**os.environ, "PYTHONPATH": searched, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
             capture_output=True,

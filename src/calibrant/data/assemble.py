@@ -407,7 +407,8 @@ class _File:
         """Names of the classes."""
         key = first_of((self.prefix + CLASS_NAMES, CLASS_NAMES), self.fields)
         if key is None:
-            return None
+            names = self.fields[self.key].names
+            return None if names is None else list(names)
         self.used.add(key)
         field, called = self.fields[key], f"{self.name}: {key}"
         if field.dtype.kind not in "US" or len(field.shape) != 1:

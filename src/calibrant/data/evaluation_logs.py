@@ -133,7 +133,13 @@ def _targets(rows: list[Row], scores: list[list[float]], texts: list[list[str]],
 def read_log(path: Path) -> Read:
     """The rows of a JSON document: a list of objects, or the log of an Inspect task."""
     found = json.loads(path.read_bytes())
-    samples = found.get("samples") if isinstance(found, dict) else found
+    samples = found.get("samples", found) if isinstance(found, dict) else found
+    if isinstance(samples, dict):  # columns, as pandas writes them: lists, or objects by row
+        columns = [list(one.values()) if isinstance(one, dict) else one for one in samples.values()]
+        whole = all(isinstance(one, list) and len(one) == len(columns[0]) for one in columns)
+        samples = [dict(zip(samples, row, strict=True)) for row in zip(*columns, strict=True)] if whole else None
+    if isinstance(samples, list):
+        samples = [{"scores": row} if isinstance(row, list) else row for row in samples]
     if not isinstance(samples, list) or not all(isinstance(row, dict) for row in samples):
         raise InputError(
             f"{path} holds no list of objects: give the samples of an evaluation, such as samples_TASK_DATE.jsonl of "

@@ -160,7 +160,7 @@ def open_file(address: Any, split: str, wanted: Wanted) -> Predictions:
     """Open one file, local or remote: that is fetched for its header, labels and weights, its values when asked for."""
     if isinstance(address, Path):
         with naming(address):
-            return assembled(reader_of(address)(address, wanted), display_name(address, split), split, wanted)
+            return assembled(partial(reader_of(address), address), display_name(address, split), split, wanted)
     found = _open_fetched(address, split, wanted)
     if isinstance(found.source, ViewSource):
         return found  # rows that are made from others of the file: the local copy is read

@@ -66,7 +66,7 @@ def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     for key in sorted(keys, key=lambda key: key not in KINDS):
         missing = [line for line, row in enumerate(rows, 1) if key not in row]
         if not missing:
-            columns[key] = [row[key] for row in rows]
+            columns[key] = [row[key] if key in (LOGPROBS, TOP_LOGPROBS) else _by_name(row[key]) for row in rows]
         elif key in scored or key in LABELS:
             raise InputError(f"{path}: {key} is missing in line {missing[0]}")
     found = Fields()
@@ -76,12 +76,32 @@ def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
         _choices(found, path, columns, choices, wanted)
     for key, column in columns.items():
         if key not in found:
-            array = memory_array(column, f"{path}: {key}")
+            array, names = memory_array(column, f"{path}: {key}"), None
             if isinstance(column[0], dict):
-                array = _objects(column, path, key, found, wanted)
+                array, names = _objects(column, path, key, found, wanted)
             if array is not None:
                 found[key] = ArrayField(array)
+                found[key].names = names
     return found
+
+
+def _by_name(value: Any) -> Any:
+    """Scores by class from the lists in which pipelines and clouds write them; anything else as it is.
+
+    >>> _by_name([{"label": "cat", "score": 0.9}, {"label": "dog", "score": 0.1}])
+    {'cat': 0.9, 'dog': 0.1}
+    >>> _by_name({"classes": ["cat", "dog"], "scores": [0.9, 0.1]})
+    {'cat': 0.9, 'dog': 0.1}
+    """
+    if isinstance(value, list) and value and all(isinstance(item, dict) and len(item) == 2 for item in value):
+        items = [sorted(item.values(), key=lambda part: not isinstance(part, str)) for item in value]
+    elif isinstance(value, dict) and len(value) == 2 and all(isinstance(part, list) for part in value.values()):
+        items = [list(pair) for pair in zip(*value.values(), strict=False)]
+    else:
+        return value
+    fits = all(isinstance(name, str) and type(number) in (int, float) for name, number in items)
+    made = dict(items) if fits else {}
+    return made if len(made) == len(items) > 1 else value
 
 
 def records(path: Path) -> Read:
@@ -115,6 +135,7 @@ def json_rows(path: Path) -> Iterator[dict[str, Any]]:
                 row = json.loads(line, parse_constant=_refuse)
             except (ValueError, RecursionError) as error:
                 raise InputError(f"{called} is not JSON: {' '.join(str(error).split())[:80]}") from error
+            row = {"scores": row} if isinstance(row, list) else row
             if not isinstance(row, dict):
                 raise InputError(f"{called} is a JSON {type(row).__name__}, but an object is needed")
             yield row
@@ -126,14 +147,16 @@ def _refuse(word: str) -> Any:
     raise ValueError(f"it holds {word}, but every number must be finite")
 
 
-def _objects(column: list[Any], path: Path, key: str, found: Fields, wanted: Wanted) -> Array | None:
-    """Numbers by name; of scores, an option that a row does not name has probability 0 there."""
+def _objects(
+    column: list[Any], path: Path, key: str, found: Fields, wanted: Wanted
+) -> tuple[Array | None, list[str] | None]:
+    """Numbers by name, and the names; of scores, an option that a row does not name has probability 0 there."""
     names = list(dict.fromkeys(name for item in column if isinstance(item, dict) for name in item))
     order = number_order(names)
     names = names if order is None else [names[place] for place in order]
     scores = key in (*KINDS, PER_CHARACTER)
     if not all(map(_plain, column)) or (not scores and any(len(item) < len(names) for item in column)):
-        return None
+        return None, None
     if order is None and key == "labels" and CLASS_NAMES in found:
         known = list(map(str, found[CLASS_NAMES].read()))
         if set(known) != set(names):
@@ -147,7 +170,8 @@ def _objects(column: list[Any], path: Path, key: str, found: Fields, wanted: Wan
     if order is None and key in KINDS:
         found[CLASS_NAMES] = ArrayField(np.array(names))
     missing = 0.0 if key == "probabilities" else -np.inf
-    return np.array([[item.get(name, missing) for name in names] for item in column], dtype=np.float64)
+    array = np.array([[item.get(name, missing) for name in names] for item in column], dtype=np.float64)
+    return array, None if order is not None else names
 
 
 def _choices(found: Fields, path: Path, columns: dict[str, list[Any]], key: str, wanted: Wanted) -> None:

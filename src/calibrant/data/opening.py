@@ -28,6 +28,7 @@ from calibrant.data.source import (
     PREDICTIONS,
     DifferenceSource,
     Field,
+    Fields,
     LabelFile,
     PartsSource,
     Wanted,
@@ -260,11 +261,11 @@ def open_parts(path: str | os.PathLike[str], **options: Any) -> dict[str, Predic
         return {"": open_predictions(path, **options)}
     wanted = described(Wanted(**options))
     with naming(file):
-        fields = reader_of(file)(file, wanted)
-        splits = split_names(fields)
+        read = reader_of(file)
+        splits = split_names(read(file, wanted))
         if "" in splits or not splits:
             splits = [""]
-        return {split: assembled(fields, display_name(file, split), split, wanted) for split in splits}
+        return {split: assembled(partial(read, file), display_name(file, split), split, wanted) for split in splits}
 
 
 def _vector(given: Any, what: str) -> Any:
@@ -295,7 +296,7 @@ def from_object(given: Any, wanted: Wanted, name: str = "") -> Predictions:
         given = {PREDICTIONS: _first(given.predictions), LABEL_IDS: _first(given.label_ids)}
     pair = isinstance(given, (tuple, list)) and len(given) in (2, 3)
     if pair:  # bare scores are logits
-        words = (wanted.kind or "logits", "labels", "weights")
+        words = (wanted.word, "labels", "weights")
         given = {word: as_array(value, word) for word, value in zip(words, given, strict=False) if value is not None}
         wanted = replace(wanted, require_labels=False)
     columns = dict(given) if isinstance(given, Mapping) else frame_columns(given)
@@ -304,7 +305,12 @@ def from_object(given: Any, wanted: Wanted, name: str = "") -> Predictions:
             f"{name or 'predictions'} must be Predictions, a path, a frame, a dictionary of arrays, an object with "
             f".predictions and .label_ids, or a pair (scores, labels), got {type(given).__name__}"
         )
-    made = assembled(column_fields(columns), name, "", wanted)
+
+    def read(asked: Wanted) -> Fields:
+        renamed = {wanted.word: asked.word} if pair else {}
+        return column_fields({renamed.get(word, word): column for word, column in columns.items()})
+
+    made = assembled(read, name, "", wanted)
     if pair and wanted.kind is None and made.flat and look_like_probabilities(made.values):
         raise InputError(
             f"{name or 'scores'}: all {made.n} lie in [0, 1], as probabilities do and logits may: say "

@@ -119,6 +119,11 @@ class Wanted:
     guard: int = 2
     """Rows from which on logits that look like probabilities are an error; 0 where they are only transformed."""
 
+    @property
+    def word(self) -> str:
+        """What scores without a name are called: logits, unless the caller says otherwise."""
+        return "logits" if self.kind in (None, "logits") else "probabilities"
+
 
 class LabelFile(NamedTuple):
     """Labels in a file of their own: its name as given, its columns, and the one to take, where that was said."""
@@ -460,9 +465,11 @@ class Field(Readable):
     """One named array of a file, not yet read; blocks are rows as they are stored, of any shape that reads so.
 
     fortran : is it column-major? Its rows lie apart then, so that it is read as a whole.
+    names : of its columns, where it has some of its own.
     """
 
     fortran: bool = False
+    names: Sequence[str] | None = None
 
     def read(self) -> Array:
         """The whole array."""

@@ -7,7 +7,7 @@ set of options is tried before it is suggested.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice, product
@@ -17,7 +17,7 @@ import numpy as np
 
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError, NoRowsError
-from calibrant.core.schema import PERCENT, class_key
+from calibrant.core.schema import KINDS, PERCENT, class_key
 from calibrant.data.assemble import assemble, choose, label_key
 from calibrant.data.predictions import Predictions
 from calibrant.data.source import (
@@ -59,15 +59,16 @@ SAID = ("scores", "kind", "labels", "task", "weights", "class_names", "ignore_in
 """Options that say what a file holds."""
 
 Options = dict[str, Any]
+Read = Callable[[Wanted], Mapping[str, Field]]
 Heads = Mapping[str, Array]
 
 
-def assembled(fields: Mapping[str, Field], name: str, split: str, wanted: Wanted) -> Predictions:
-    """Predictions from fields; an InputError says which options would do, if any.
+def assembled(read: Read, name: str, split: str, wanted: Wanted) -> Predictions:
+    """Predictions from the fields that `read` finds; an InputError says which options would do, if any.
 
     The first values of a file are looked at: it is an error here if they contradict their kind and another one fits.
     """
-    made = None
+    made, fields = None, read(wanted)
     try:
         made = assemble(fields, name, split, wanted)
         _look(made)
@@ -75,10 +76,10 @@ def assembled(fields: Mapping[str, Field], name: str, split: str, wanted: Wanted
         raise
     except InputError as error:
         parts = [part for part in split_names(fields) if part != split]
-        options = {} if parts else _suggested(fields, split, wanted)
+        options = {} if parts else _suggested(fields, read, split, wanted)
         if not options and wanted.require_labels and wanted.labels is None and not _labels_known(fields, split, wanted):
             # what else is missing, beside the labels
-            options = _suggested(fields, split, replace(wanted, require_labels=False))
+            options = _suggested(fields, read, split, replace(wanted, require_labels=False))
             options |= {"labels": "LABELS.csv"} if options or made is None else {}
         if options:
             given = {word: getattr(wanted, word) for word in SAID}
@@ -98,13 +99,18 @@ def _look(made: Predictions) -> None:
         pass
 
 
-def _suggested(fields: Mapping[str, Field], split: str, wanted: Wanted) -> Options:
+def _suggested(fields: Mapping[str, Field], read: Read, split: str, wanted: Wanted) -> Options:
     """The first options, of those that the columns suggest, with which everything can be read."""
+    for kind in (*KINDS, PERCENT):  # arrays without names are called by their kind
+        asked = replace(wanted, kind=kind)
+        if (again := read(asked)).keys() != fields.keys() and _works(again, split, asked):
+            return {"kind": kind}
     small = Fields()
     for key, field in fields.items() if len(fields) <= MOST_COLUMNS else ():
         with suppress(InputError):
             if field.nbytes <= LARGEST and len(field.shape) in (1, 2) and field.shape[0]:
                 small[key] = ArrayField(field.read()[:HEAD])
+                small[key].names = field.names
     few = dict(small)
     if isinstance(fields, Fields):
         small.twice = fields.twice
@@ -115,7 +121,7 @@ def _suggested(fields: Mapping[str, Field], split: str, wanted: Wanted) -> Optio
         if isinstance(wanted.labels, LabelFile) and "labels" in options:
             asked = replace(asked, labels=wanted.labels._replace(column=options["labels"].rpartition("#")[2]))
         for coded in ({}, {"class_names": _from_one(few, split, asked)}):
-            if all(_works(some, split, replace(asked, **coded)) for some in (few, fields)):
+            if _works(few, split, replace(asked, **coded)) and _works(read(asked), split, replace(asked, **coded)):
                 return options | coded
     return {}
 
@@ -207,7 +213,7 @@ def _score_options(heads: Heads, label: str | None) -> Iterator[Options]:
 
 def _kind(columns: list[Array]) -> str:
     """The kind that the values of columns suggest."""
-    values = np.column_stack(columns).astype(np.float64)
+    values = np.nan_to_num(np.column_stack(columns).astype(np.float64), nan=-1, posinf=-1, neginf=-1)
     sums = values.sum(axis=1)
     if values.shape[1] == 1:
         fits = {"probabilities": sums.max() <= 1, PERCENT: 20 < sums.max() <= 100}

@@ -1,11 +1,12 @@
-"""Forty files as people's tools write them: how many are measured right at the first documented try?
+"""Files as people's tools write them: how many are measured right at the first try, and the others at the second?
 
-Each file is written by the tool itself (torch, numpy, pandas, polars, scikit-learn, pyarrow, safetensors, the Trainer of
-Hugging Face, an API of a language model, R's write.csv), measured with `calibrant measure FILE OPTIONS --json`, and compared
-with the figures of the arrays in memory. The options are those of docs/data.md. A file that is refused must name the
-option to give; none may be measured wrongly.
+Each file is written by the tool itself where it is installed (torch, numpy, pandas, polars, scikit-learn, pyarrow,
+safetensors, the Trainer of Hugging Face), or as it writes them (R, Excel, Kaggle, Weka, KNIME, H2O, Spark, BigQuery, ...).
+It is measured with `calibrant measure FILE OPTIONS --json`; the options are those of docs/data.md. The figures must be
+those of the arrays in memory. A file that is refused must come with a suggestion; that is followed, on the command line
+and in Python, and must give these figures too.
 
-    python benchmarks/realistic_files.py [FOLDER]
+    python benchmarks/first_try.py [FOLDER]
 """
 
 # ruff: noqa: E501 (one line per file reads as a table)
@@ -17,6 +18,8 @@ import gzip
 import io
 import json
 import pickle
+import re
+import shlex
 import sys
 import tempfile
 from collections.abc import Callable
@@ -34,6 +37,7 @@ import torch
 from safetensors.torch import save_file
 
 import calibrant as cal
+from calibrant.core.errors import InputError
 
 N = 300
 NAMES = ("bird", "cat", "dog", "owl")
@@ -76,6 +80,8 @@ class Case:
     write: Callable[[Path], Any]
     expected: Callable[[], Any]
     options: tuple[str, ...] = ()
+    truth: str = ""
+    """The content of `truth.csv`, a file of labels beside it."""
 
 
 T = truth()
@@ -129,6 +135,86 @@ def r_csv(frame: pd.DataFrame, path: Path, *, corner: bool = True) -> None:
     text = frame.rename(index=lambda row: str(row + 1)).to_csv(quoting=2, index=True)
     text = '""' + text if text.startswith(",") else text
     path.write_text(text if corner else text.partition(",")[2])
+
+
+def text(frame: pd.DataFrame, **how: Any) -> Callable[[Path], Any]:
+    return lambda path: path.write_text(frame.to_csv(index=False, **how))
+
+
+def two_classes() -> Any:
+    return cal.Predictions(probabilities=np.column_stack([1 - T.risk, T.risk]), labels=T.outcome)
+
+
+def rounded(decimals: int, *, whole: bool = False) -> Callable[[], Any]:
+    percent = np.round(100 * T.probabilities, decimals)
+    return lambda: cal.Predictions(
+        probabilities=percent / (percent.sum(1, keepdims=True) if whole else 100), labels=T.labels
+    )
+
+
+def exports() -> list[Case]:
+    """Files as other tools export them."""
+    p, probabilities, named = T.probabilities, multiclass("probabilities"), wide("", T.probabilities)
+    answers = pd.DataFrame({"pred": np.array(NAMES)[p.argmax(1)], "confidence": T.confidence, "label": T.words})
+    marked, places = wide("prob_", p), np.random.default_rng(2).permutation(N)
+    solution = pd.DataFrame({"Id": places, "label": T.words[places]}).to_csv(index=False)
+    in_order = pd.DataFrame({"y_true": T.words}).to_csv(index=False)
+    percent = pd.DataFrame(100 * p, columns=[f"prob_{name}" for name in NAMES])
+    objects = [dict(zip(NAMES, map(float, row), strict=True)) for row in p]
+    lists = [
+        [{"label": name, "score": value} for name, value in sorted(one.items(), key=lambda item: -item[1])]
+        for one in objects
+    ]
+    one_hot = pd.DataFrame(np.eye(4, dtype=int)[T.labels], columns=[f"label_{name}" for name in NAMES])
+    weka = pd.DataFrame(
+        {
+            "inst#": range(1, N + 1),
+            "actual": [f"{y + 1}:{NAMES[y]}" for y in T.labels],
+            "predicted": [f"{y + 1}:{NAMES[y]}" for y in p.argmax(1)],
+            "error": np.where(T.correct, "", "+"),
+            "prediction": T.confidence,
+        }
+    )
+    detections = pd.DataFrame(
+        {"image": "a.jpg", "class": p.argmax(1), "confidence": T.confidence, "xmin": 3.5, "tp": T.correct.astype(int)}
+    )
+    said, truth_csv = ("--kind", "probabilities"), ("--labels", "truth.csv")
+    return [
+        Case("kaggle_submission.csv", text(named.assign(id=range(N))), probabilities, (*said, *truth_csv), solution),
+        Case("kaggle_one_hot_solution.csv", text(marked.assign(id=range(N))), probabilities, (*truth_csv, "--task", "multiclass"), one_hot.rename(columns=lambda name: name[6:]).assign(id=range(N)).sample(frac=1, random_state=0).to_csv(index=False)),
+        Case("r_write_csv2.csv", text(wide("prob.", p, label=T.words), sep=";", decimal=","), probabilities),
+        Case("r_tidymodels.csv", text(wide(".pred_", p, truth=T.words).assign(**{".pred_class": answers["pred"]})), probabilities),
+        Case("r_caret.csv", text(named.assign(pred=answers["pred"], obs=T.words, rowIndex=range(1, N + 1))), probabilities, (*said, "--labels", "obs", "--scores", ",".join(NAMES))),
+        Case("excel_percent_cells.csv", text(percent.map(lambda value: f"{value:.2f}%".replace(".", ",")).assign(label=T.words), sep=";"), rounded(2)),
+        Case("excel_percent_numbers.csv", text(percent.round(1).assign(label=T.words)), rounded(1, whole=True), ("--kind", "percent")),
+        Case("weka_predictions.csv", text(weka), pairs, ("--scores", "prediction", "--labels", "actual", "--kind", "probabilities", "--task", "pairs")),
+        Case("knime.csv", text(named.rename(columns=lambda name: f"P (pet={name})").assign(pet=T.words)), probabilities, ("--labels", "pet")),
+        Case("rapidminer.csv", text(named.rename(columns=lambda name: f"confidence({name})").assign(label=T.words)), probabilities),
+        Case("h2o_binary.csv", text(pd.DataFrame({"predict": (T.risk > 0.5).astype(int), "p0": 1 - T.risk, "p1": T.risk, "actual": T.outcome})), two_classes),
+        Case("autogluon.csv", text(named.assign(**{"class": T.words})), probabilities, (*said, "--labels", "class")),
+        Case("fastai_get_preds.pt", lambda path: torch.save((torch.from_numpy(p), torch.from_numpy(T.labels)), path), probabilities),
+        Case("keras_savetxt.csv", lambda path: np.savetxt(path, p, delimiter=","), probabilities, (*said, *truth_csv), "\n".join(map(str, T.labels))),
+        Case("savetxt_spaces.txt", lambda path: np.savetxt(path, p), probabilities, (*said, *truth_csv), "\n".join(map(str, T.labels))),
+        Case("huggingface_pipeline.json", lambda path: path.write_text(json.dumps(lists)), probabilities, (*said, *truth_csv), in_order),
+        Case("huggingface_top1.jsonl", json_lines({"label": NAMES[row.argmax()], "score": float(row.max())} for row in p), pairs, (*said, *truth_csv, "--scores", "score", "--task", "pairs"), in_order),
+        Case("xgboost.csv", text(pd.DataFrame({"prediction": T.risk, "label": T.outcome})), binary, ("--scores", "prediction", *said)),
+        Case("spark_vectors.csv", text(pd.DataFrame({"label": T.labels.astype(float), "probability": [str(row.tolist()) for row in p], "prediction": p.argmax(1).astype(float)})), probabilities),
+        Case("bigquery_ml.jsonl", json_lines({"predicted_label": NAMES[row.argmax()], "predicted_label_probs": [{"label": name, "prob": float(value)} for name, value in zip(NAMES, row, strict=True)], "label": word} for row, word in zip(p, T.words, strict=True)), probabilities, ("--scores", "predicted_label_probs")),
+        Case("vertex_batch.jsonl", json_lines({"instance": {"age": 3}, "prediction": {"classes": list(NAMES), "scores": row.tolist()}, "label": word} for row, word in zip(p, T.words, strict=True)), probabilities, ("--scores", "prediction", *said)),
+        Case("yolo_detections.csv", text(detections), pairs, ("--scores", "confidence", "--labels", "tp", "--task", "pairs")),
+        Case("spacy_cats.jsonl", json_lines({"text": "a", "cats": one, "label": word} for one, word in zip(objects, T.words, strict=True)), probabilities, ("--scores", "cats", *said)),
+        Case("answers.csv", text(answers), pairs),
+        Case("answers_percent.csv", text(answers.assign(confidence=100 * T.confidence)), pairs, ("--kind", "percent")),
+        Case("keys_per_class.jsonl", json_lines({**one, "label": word} for one, word in zip(objects, T.words, strict=True)), probabilities, said),
+        Case("pandas_to_json.json", lambda path: marked.assign(label=T.words).to_json(path, double_precision=15), probabilities),
+        Case("mark_behind.csv", text(named.rename(columns=lambda name: f"{name}_prob").assign(label=T.words)), probabilities),
+        Case("tabs.txt", text(marked.assign(label=T.words), sep="\t"), probabilities),
+        Case("bars.csv", text(marked.assign(label=T.words), sep="|"), probabilities),
+        Case("one_hot.csv", text(pd.concat([marked, one_hot], axis=1)), probabilities),
+        Case("numbered_from_one.csv", text(marked.assign(label=T.labels + 1)), probabilities),
+        Case("bare_classes.csv", text(named.assign(age=40 + T.labels, species=T.words)), probabilities),
+        Case("logits_with_labels_apart.npz", lambda path: np.savez(path, logits=T.logits), multiclass(), truth_csv, pd.DataFrame({"y": T.labels}).to_csv(index=False)),
+    ]  # fmt: skip
 
 
 def ignoring(values: np.ndarray) -> np.ndarray:
@@ -226,12 +312,12 @@ def cases() -> list[Case]:
     ]  # fmt: skip
 
 
-def measured(file: Path, options: tuple[str, ...]) -> tuple[int, str, str]:
+def measured(words: list[str]) -> tuple[int, str, str]:
     """Exit code, output and errors of `calibrant measure`."""
     from calibrant.cli.app import main
 
     out, err, code = io.StringIO(), io.StringIO(), 0
-    old, sys.argv = sys.argv, ["calibrant", "measure", str(file), "--json", "--resamples", "20", *options]
+    old, sys.argv = sys.argv, ["calibrant", "measure", *words]
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             main()
@@ -242,23 +328,75 @@ def measured(file: Path, options: tuple[str, ...]) -> tuple[int, str, str]:
     return code, out.getvalue(), err.getvalue()
 
 
+def agree(shown: dict[str, Any], expected: Any) -> bool:
+    """Are the task, the number of rows and the figures those of the arrays in memory?"""
+    figures = ("ece", "nll", "brier", "accuracy", "ks_error")
+    near = all(abs(shown["metrics"][name]["value"] - expected.metrics[name].value) < 1e-6 for name in figures)
+    return near and shown["task"] == expected.task and shown["n"] == expected.n
+
+
+def in_python(file: Path, options: tuple[str, ...]) -> dict[str, Any]:
+    """The figures after the suggestion that Python's error prints."""
+    try:
+        cal.open_predictions(file, **keywords(options))
+    except InputError as error:
+        _, _, advice = str(error).rpartition("; try ")
+        return cal.measure(file, resamples=20, **eval(f"dict({advice})")).to_dict()
+    raise AssertionError("only the command line refuses it")
+
+
 def judge(case: Case, folder: Path) -> str:
-    """ "right", "names the option", "refused" or "WRONG"."""
+    """ "right", "right after the suggestion: ...", "refused: ..." or "WRONG"."""
     file = folder / case.name
     case.write(file)
-    code, out, err = measured(file, case.options)
+    (folder / "truth.csv").write_text(case.truth)
+    options = tuple(word.replace("truth.csv", str(folder / "truth.csv")) for word in case.options)
+    code, out, err = measured([str(file), "--json", "--resamples", "20", *options])
+    expected = cal.measure(case.expected(), resamples=20)
+    verdict = "right"
     if code:
-        return f"names the option: {err.strip()}" if "--" in err else f"refused: {err.strip()}"
-    shown, expected = json.loads(out), cal.measure(case.expected(), resamples=20)
-    same = shown["task"] == expected.task and shown["n"] == expected.n
-    for name in ("ece", "nll", "brier", "accuracy", "ks_error"):
-        same = same and abs(shown["metrics"][name]["value"] - expected.metrics[name].value) < 1e-6
-    return "right" if same else "WRONG"
+        command = re.search(r"^try: calibrant measure (.*)$", err, re.MULTILINE)
+        if command is None:
+            return f"refused: {err.strip()}"
+        verdict = f"right after the suggestion: {command[1].replace(str(folder) + '/', '')}"
+        code, out, err = measured(shlex.split(command[1]))
+        if code or not agree(in_python(file, options), expected):
+            return f"WRONG SUGGESTION: {command[1]} {err}"
+    return verdict if agree(json.loads(out), expected) else "WRONG"
 
 
-def run(folder: Path) -> dict[str, str]:
+def keywords(options: tuple[str, ...]) -> dict[str, Any]:
+    """Options of the command line as keywords of Python."""
+    pairs = zip(options[::2], options[1::2], strict=True)
+    given: dict[str, Any] = {name.strip("-").replace("-", "_"): value for name, value in pairs}
+    return given | {name: int(value) for name, value in given.items() if name == "ignore_index"}
+
+
+def opened(case: Case, folder: Path) -> str:
+    """The same verdict from the rows alone, without measuring them; a file that is refused is judged."""
+    file = folder / case.name
+    case.write(file)
+    (folder / "truth.csv").write_text(case.truth)
+    options = tuple(word.replace("truth.csv", str(folder / "truth.csv")) for word in case.options)
+    try:
+        found = cal.open_predictions(file, **keywords(options))
+    except InputError:
+        return judge(case, folder)
+    return "right" if all(map(np.allclose, rows_of(found), rows_of(case.expected()))) else "WRONG"
+
+
+def rows_of(predictions: Any) -> list[Any]:
+    """What does not depend on the order of the classes: the scores, sorted in each row, and that of the label."""
+    scores, labels = predictions.probabilities, predictions.labels
+    weights = np.ones(predictions.n) if predictions.weights is None else predictions.weights
+    if predictions.task != "multiclass":
+        return [scores, labels, weights]
+    return [np.sort(scores, axis=1), np.take_along_axis(scores, labels[:, None], 1), weights]
+
+
+def run(folder: Path, some: list[Case] | None = None) -> dict[str, str]:
     """The verdict on every file."""
-    return {case.name: judge(case, folder) for case in cases()}
+    return {case.name: judge(case, folder) for case in (some or [*cases(), *exports()])}
 
 
 if __name__ == "__main__":
@@ -267,4 +405,5 @@ if __name__ == "__main__":
     for name, verdict in found.items():
         print(f"{name:<32} {verdict}")
     right = sum(verdict == "right" for verdict in found.values())
-    print(f"{right} of {len(found)} right, {sum(v == 'WRONG' for v in found.values())} wrong")
+    second = sum(verdict.startswith("right after") for verdict in found.values())
+    print(f"{right} of {len(found)} right at once, {second} after the suggestion, {len(found) - right - second} not")

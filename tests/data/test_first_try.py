@@ -1,0 +1,131 @@
+"""Files as people's tools write them, read at the first try or after the suggestion."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import calibrant as cal
+from calibrant.core.errors import InputError
+from calibrant.data import open_predictions
+
+pytest.importorskip("transformers")
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "first_try.py"
+RNG = np.random.default_rng(0)
+NAMES = ["ant", "bee", "cow"]
+LABELS = RNG.integers(0, 3, 60)
+P = RNG.dirichlet([1, 1, 1], 60)
+WORDS = np.array(NAMES)[LABELS]
+FRAME = pd.DataFrame(P, columns=NAMES)
+
+
+@pytest.fixture(scope="module")
+def script() -> Any:
+    spec = importlib.util.spec_from_file_location("first_try", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    sys.modules["first_try"] = made
+    spec.loader.exec_module(made)
+    return made
+
+
+def test_files_are_read_right_at_the_first_try_or_after_the_suggestion(script: Any, tmp_path: Path) -> None:
+    found = {case.name: script.opened(case, tmp_path) for case in [*script.cases(), *script.exports()]}
+    assert len(found) >= 75
+    assert {name: verdict for name, verdict in found.items() if not verdict.startswith("right")} == {}
+    assert sum(verdict != "right" for verdict in found.values()) == 6
+
+
+def advice(given: Any, **options: Any) -> dict[str, Any]:
+    """The options that the error of Python suggests."""
+    with pytest.raises(InputError, match="; try ") as caught:
+        open_predictions(given, **options)
+    assert "--" not in str(caught.value).replace(str(given), "")
+    return eval(f"dict({str(caught.value).rpartition('; try ')[2]})")
+
+
+@pytest.mark.parametrize(
+    ("frame", "options", "suggested"),
+    [
+        (FRAME.assign(age=40, kind_of=WORDS), {}, {"scores": NAMES, "kind": "probabilities", "labels": "kind_of"}),
+        (FRAME.assign(label=WORDS), {"kind": "logits"}, {"kind": "probabilities"}),
+        ((100 * FRAME).add_prefix("prob_").assign(label=WORDS), {}, {"kind": "percent"}),
+        (FRAME.add_prefix("prob_").assign(label=LABELS + 1), {}, {"class_names": {"1": "ant", "2": "bee", "3": "cow"}}),
+        (FRAME.assign(label=WORDS), {"scores": "typo"}, {"scores": NAMES, "kind": "probabilities"}),
+        (pd.DataFrame({"conf": P.max(1), "hit": P.argmax(1) == LABELS}), {}, {"scores": "conf", "labels": "hit"}),
+        (pd.DataFrame({"confidence": 100 * P.max(1), "correct": P.argmax(1) == LABELS}), {}, {"kind": "percent"}),
+    ],
+)  # fmt: skip
+def test_the_suggestion_works(frame: pd.DataFrame, options: dict[str, Any], suggested: dict[str, Any]) -> None:
+    said = advice(frame, **options)
+    assert suggested.items() <= said.items()
+    assert open_predictions(frame, **said).n == 60
+    assert cal.measure(frame, resamples=10, **said).n == 60
+
+
+def test_labels_of_another_file(tmp_path: Path) -> None:
+    scores, truth = tmp_path / "scores.csv", tmp_path / "truth.csv"
+    FRAME.assign(id=range(60), hospital="x").to_csv(scores, index=False)
+    solution = pd.DataFrame({"hospital": "x", "species": WORDS, "ID": range(60)})
+    options: dict[str, Any] = {"kind": "probabilities", "scores": NAMES, "labels": f"{truth}#species"}
+    solution.sample(frac=1, random_state=0).to_csv(truth, index=False)
+    found = open_predictions(scores, **options)
+    np.testing.assert_array_equal(found.labels, LABELS)
+    assert found.notes[-1].endswith("are joined by ID")
+    solution.assign(doctor="a").to_csv(truth, index=False)
+    assert advice(scores, **options | {"labels": str(truth)})["labels"] == f"{truth}#species"
+    solution[1:].to_csv(truth, index=False)
+    with pytest.raises(InputError, match="has no row with ID '0', which is row 0"):
+        open_predictions(scores, **options)
+    solution.drop(columns="ID").to_csv(truth, index=False)
+    assert open_predictions(scores, **options).notes[-1].endswith("in the order of rows")
+    solution.drop(columns="ID").assign(hospital=["y", *"x" * 59]).to_csv(truth, index=False)
+    with pytest.raises(InputError, match="differ in hospital"):
+        open_predictions(scores, **options)
+    truth.write_text("\n".join(WORDS))
+    np.testing.assert_array_equal(open_predictions(scores, **options | {"labels": truth}).labels, LABELS)
+
+
+def test_named_columns_may_stand_in_any_order() -> None:
+    one_hot = pd.DataFrame(np.eye(3, dtype=int)[LABELS], columns=NAMES).add_prefix("label_")
+    for frame, options in (
+        (pd.concat([FRAME.add_prefix("prob_"), one_hot], axis=1), {"task": "multiclass"}),
+        (FRAME.add_suffix("_prob").assign(label=WORDS), {}),
+        (FRAME.add_prefix("prob_").assign(label=LABELS + 1), {"class_names": {1: "ant", 2: "bee", 3: "cow"}}),
+        ((100 * FRAME).add_prefix("prob_").assign(label=WORDS), {"kind": "percent"}),
+    ):
+        orders = [list(frame.columns), list(RNG.permutation(frame.columns))]
+        for found in (open_predictions(frame[order], **options) for order in orders):
+            assert found.class_names is not None
+            places = [found.class_names.index(name) for name in NAMES]
+            np.testing.assert_allclose(found.probabilities[:, places], P)
+            np.testing.assert_array_equal(np.array(found.class_names)[found.labels], WORDS)
+
+
+def test_a_table_of_one_answer_per_row_needs_its_task(tmp_path: Path) -> None:
+    answers = pd.DataFrame({"label": np.array(NAMES)[P.argmax(1)], "score": P.max(1)})
+    pd.DataFrame({"y": WORDS}).to_csv(tmp_path / "truth.csv", index=False)
+    said = advice(answers, scores="score", kind="probabilities", labels=str(tmp_path / "truth.csv"))
+    found = open_predictions(answers, **said)
+    assert found.task == "pairs"
+    np.testing.assert_array_equal(found.labels, P.argmax(1) == LABELS)
+
+
+def test_predictions_take_no_options_about_files() -> None:
+    with pytest.raises(InputError, match="labels= is about a file or table"):
+        cal.measure(cal.Predictions(probabilities=P, labels=LABELS), labels="y")
+
+
+def test_whole_percent_are_divided_by_their_sum() -> None:
+    percent = np.round(100 * P)
+    found = cal.Predictions(percent, LABELS, kind="percent")
+    np.testing.assert_allclose(found.probabilities, percent / percent.sum(axis=1, keepdims=True))
+    with pytest.raises(InputError, match="not one-hot in row 0"):
+        cal.Predictions(probabilities=P, labels=np.ones((60, 3)), task="multiclass")
