@@ -76,11 +76,14 @@ def assembled(read: Read, name: str, split: str, wanted: Wanted) -> Predictions:
         raise
     except InputError as error:
         parts = [part for part in split_names(fields) if part != split]
-        options = {} if parts else _suggested(fields, read, split, wanted)
-        if not options and wanted.require_labels and wanted.labels is None and not _labels_known(fields, split, wanted):
+        looked = len(fields) <= MOST_COLUMNS and not parts
+        options = _suggested(fields, read, split, wanted) if looked else {}
+        unlabelled = wanted.require_labels and wanted.labels is None and not _labels_known(fields, split, wanted)
+        if looked and unlabelled and not options:
             # what else is missing, beside the labels
-            options = _suggested(fields, read, split, replace(wanted, require_labels=False))
-            options |= {"labels": "LABELS.csv"} if options or made is None else {}
+            free = replace(wanted, require_labels=False)
+            more = _suggested(fields, read, split, free)
+            options = more | {"labels": "LABELS.csv"} if more or _works(fields, split, free) else {}
         if options:
             given = {word: getattr(wanted, word) for word in SAID}
             if isinstance(wanted.labels, LabelFile):
@@ -106,7 +109,7 @@ def _suggested(fields: Mapping[str, Field], read: Read, split: str, wanted: Want
         if (again := read(asked)).keys() != fields.keys() and _works(again, split, asked):
             return {"kind": kind}
     small = Fields()
-    for key, field in fields.items() if len(fields) <= MOST_COLUMNS else ():
+    for key, field in fields.items():
         with suppress(InputError):
             if field.nbytes <= LARGEST and len(field.shape) in (1, 2) and field.shape[0]:
                 small[key] = ArrayField(field.read()[:HEAD])
