@@ -7,6 +7,7 @@ the shares of annotators.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from calibrant.core.schema import PERCENT, class_key, identifier, number_order
 from calibrant.data.predictions import Predictions, join
 from calibrant.data.source import (
     ANSWER,
+    ANY_LABELS,
     CLASS_NAMES,
     CLUSTERS,
     CONFIDENCE,
@@ -42,18 +44,18 @@ from calibrant.data.source import (
     BrokenField,
     Field,
     Fields,
+    Found,
     LabelFile,
     Wanted,
     class_of,
     first_of,
     picked,
-    prefix_of,
     score_kind,
     split_names,
 )
 
 
-def assemble(fields: Mapping[str, Field], name: str, split: str, wanted: Wanted) -> Predictions:
+def assemble(fields: Found, name: str, split: str, wanted: Wanted) -> Predictions:
     """Check the arrays that belong together and join them; `wanted` names them, or replaces those of the file."""
     called, prefix = name or "the table", f"{split}_" if split else ""
     percent = wanted.kind == PERCENT
@@ -111,7 +113,7 @@ def assemble(fields: Mapping[str, Field], name: str, split: str, wanted: Wanted)
     return found
 
 
-def _task(fields: Mapping[str, Field], split: str, chosen: _Choice, wanted: Wanted) -> str | None:
+def _task(fields: Found, split: str, chosen: _Choice, wanted: Wanted) -> str | None:
     """The task that names tell; None where the shapes tell it."""
     if chosen.task is not None or len(fields[chosen.key].shape) > 1:
         return chosen.task
@@ -121,13 +123,12 @@ def _task(fields: Mapping[str, Field], split: str, chosen: _Choice, wanted: Want
             'equals the true one, or task="binary" if it is the score of the positive class'
         )
     correct = f"{split}_{CORRECT}" if split else CORRECT
-    lonely = correct in fields and _verdicts(wanted) and label_key(fields, split) is None
-    return "pairs" if lonely else None
+    return "pairs" if correct in fields and _verdicts(wanted) and label_key(fields, split) is None else None
 
 
 def _verdicts(wanted: Wanted) -> bool:
     """May the labels be whether answers are correct?"""
-    return wanted.labels is None or (isinstance(wanted.labels, str) and wanted.labels == CORRECT)
+    return isinstance(wanted.labels, str | None) and wanted.labels in (None, CORRECT)
 
 
 class _Choice(NamedTuple):
@@ -140,9 +141,7 @@ class _Choice(NamedTuple):
     classes: Sequence[str] = ()
 
 
-def choose(
-    fields: Mapping[str, Field], name: str, prefix: str, wanted: Wanted
-) -> tuple[Mapping[str, Field], Wanted, _Choice]:
+def choose(fields: Found, name: str, prefix: str, wanted: Wanted) -> tuple[Found, Wanted, _Choice]:
     """Which array or columns hold the scores; and the fields with labels of another file and what is correct."""
     if wanted.kind == PERCENT:
         wanted = replace(wanted, kind="probabilities")
@@ -154,19 +153,15 @@ def choose(
     return fields, wanted, _choose(fields, name, prefix, wanted)
 
 
-def _choose(fields: Mapping[str, Field], name: str, prefix: str, wanted: Wanted) -> _Choice:
+def _choose(fields: Found, name: str, prefix: str, wanted: Wanted) -> _Choice:
     if wanted.scores is not None:
         return _named_scores(fields, name, prefix, wanted)
     found: dict[str, dict[str, _Choice]] = {"logits": {}, "probabilities": {}}
     for word, kind in SCORES.items():
         if prefix + word in fields:
             found[kind][word] = _Choice(prefix + word, kind)
-    marked = _marked(fields, MARKS)
-    for kind, choices in found.items():
-        columns = {column: word for column, (own, word) in marked.items() if own == kind}
-        if columns:
-            first, word = next(iter(columns.items()))
-            choices[first.replace(word, "*")] = _Choice(kind, kind, None, list(columns), list(columns.values()))
+    for kind, choice in _marked(fields, MARKS).items():
+        found[kind][choice.columns[0].replace(choice.classes[0], "*")] = choice
     kinds = [kind for kind in found if found[kind]]
     if wanted.kind is None and len(kinds) == 2:
         raise InputError(f"{name} has both {prefix}logits and {prefix}probabilities: choose one with kind=")
@@ -179,7 +174,7 @@ def _choose(fields: Mapping[str, Field], name: str, prefix: str, wanted: Wanted)
     return _unmarked(fields, name, prefix, wanted, named=bool(kinds))
 
 
-def _unmarked(fields: Mapping[str, Field], name: str, prefix: str, wanted: Wanted, *, named: bool) -> _Choice:
+def _unmarked(fields: Found, name: str, prefix: str, wanted: Wanted, *, named: bool) -> _Choice:
     """Scores whose names do not say their kind; `named`: there are others that say another kind."""
     split = prefix[:-1]
     paired = [word for word, labels in PARTNERS.items() if {prefix + word, prefix + labels} <= set(fields)]
@@ -189,8 +184,8 @@ def _unmarked(fields: Mapping[str, Field], name: str, prefix: str, wanted: Wante
         return _Choice(prefix + PREDICTIONS, wanted.kind or "logits")
     behind = _marked(fields, [MARKS_BEHIND])
     kind = wanted.kind or "probabilities"
-    if len(behind) > 1 and not named and {own for own, _ in behind.values()} == {kind}:
-        return _Choice(kind, kind, None, list(behind), [word for _, word in behind.values()])
+    if not named and behind.keys() == {kind} and len(behind[kind].columns) > 1:
+        return behind[kind]
     if split in fields:  # a matrix under a bare name, such as shift_noise_3: the caller must say what it holds
         if wanted.kind is None:
             raise InputError(f'{name}: {split} does not say what it holds: give kind="logits" or kind="probabilities"')
@@ -206,7 +201,7 @@ def _unmarked(fields: Mapping[str, Field], name: str, prefix: str, wanted: Wante
     raise InputError(f"{name} has no {missing}, only {listing(fields)}: {remedy}")
 
 
-def _named_scores(fields: Mapping[str, Field], name: str, prefix: str, wanted: Wanted) -> _Choice:
+def _named_scores(fields: Found, name: str, prefix: str, wanted: Wanted) -> _Choice:
     """The array or the columns that the caller names."""
     given = wanted.scores
     word = given if isinstance(given, str) else ",".join(map(str, given))
@@ -223,7 +218,7 @@ def _named_scores(fields: Mapping[str, Field], name: str, prefix: str, wanted: W
     return _Choice(key or word, kind, "pairs" if pairs else None, columns, _endings(columns, word))
 
 
-def _named_by_labels(found: Mapping[str, Field], called: str, wanted: Wanted) -> _Choice:
+def _named_by_labels(found: Found, called: str, wanted: Wanted) -> _Choice:
     """With `kind` alone: the columns of numbers, if the labels name every one of them.
 
     A column that no label names may as well be an age or a loss: it is not a class unless the caller says so.
@@ -231,7 +226,7 @@ def _named_by_labels(found: Mapping[str, Field], called: str, wanted: Wanted) ->
     other = {*KNOWN, *wanted.by, str(wanted.labels), str(wanted.weights), str(wanted.cluster)}
     rest = [name for name in found if name not in other and name.lower() not in ROW_NAMES]
     rest = [name for name in rest if len(found[name].shape) == 1 and found[name].read().dtype.kind in "fiu"]
-    words = (str(wanted.labels), *LABELS, *OTHER_LABELS)
+    words = (str(wanted.labels), *ANY_LABELS)
     label = next((found[word].read() for word in words if word in found), np.empty(0))
     labelled = {class_key(value) for value in np.unique(label.astype(str)).tolist()}
     strange = [name for name in rest if class_key(name) not in labelled]
@@ -248,14 +243,17 @@ def _endings(columns: list[str], text: str) -> list[str]:
     head, star, tail = text.partition("*")
     if star and "," not in text:
         return [column[len(head) : len(column) - len(tail)] for column in columns]
-    marks = [class_of(column) or class_of(column, [MARKS_BEHIND]) for column in columns]
+    marks = [class_of(column, [*MARKS, MARKS_BEHIND]) for column in columns]
     return [mark[1] for mark in marks if mark] if all(marks) else columns
 
 
-def _marked(fields: Mapping[str, Field], marks: Iterable[Any]) -> dict[str, tuple[str, str]]:
-    """The kind and the class that names of columns of a table say."""
-    columns = [column for column in fields if column not in KNOWN] if isinstance(fields, Fields) else []
-    return {column: mark for column in columns if (mark := class_of(column, marks)) is not None}
+def _marked(fields: Found, marks: Iterable[Any]) -> dict[str, _Choice]:
+    """The columns of a table whose names say a class, by the kind that they say."""
+    found: dict[str, dict[str, str]] = {}
+    for column in fields if isinstance(fields, Fields) else ():
+        if column not in KNOWN and (mark := class_of(column, marks)):
+            found.setdefault(mark[0], {})[column] = mark[1]
+    return {kind: _Choice(kind, kind, None, list(words), list(words.values())) for kind, words in found.items()}
 
 
 def _arranged(found: Fields, chosen: _Choice, wanted: Wanted, called: str) -> Fields:
@@ -266,12 +264,12 @@ def _arranged(found: Fields, chosen: _Choice, wanted: Wanted, called: str) -> Fi
     if isinstance(labels, str) and labels not in found:
         named = picked(list(found), labels, "labels", called)
         matrices[labels] = _by_class(dict(zip(_endings(named, labels), named, strict=True)), keys) or named
-    marks: dict[str, Sequence[str]] = {LABEL_SHARES: SHARE_PREFIXES}
-    if labels is None and len(keys) > 1 and not any(word in found for word in LABELS):
-        marks["labels"] = LABEL_PREFIXES
-    for key, prefixes in marks.items():
-        marked = {name[len(prefix_of(name, prefixes)) :]: name for name in found if prefix_of(name, prefixes)}
-        if whole := _by_class(marked, keys):
+    parts: dict[str, Sequence[str]] = {LABEL_SHARES: SHARE_PREFIXES}
+    if labels is None and len(keys) > 1 and first_of(LABELS, found) is None:
+        parts["labels"] = LABEL_PREFIXES
+    for key, prefixes in parts.items():
+        marks = [(prefix, name) for name in found for prefix in prefixes if name.lower().startswith(prefix)]
+        if whole := _by_class({name[len(prefix) :]: name for prefix, name in marks}, keys):
             matrices[key] = whole
     members = [column for group in matrices.values() for column in group]
     for name in (*KNOWN, *members):
@@ -296,44 +294,41 @@ def _by_class(columns: Mapping[str, str], keys: list[str]) -> list[str]:
 def _with_correct(found: Fields, wanted: Wanted) -> tuple[Fields, Wanted]:
     """Where a table gives a confidence, the answer and the true label: an answer is correct if it is the label."""
     predicted = first_of((ANSWER, *(word for word in PREDICTED if word != wanted.scores)), found)
-    label = first_of((wanted.labels, *LABELS, *OTHER_LABELS), found) if isinstance(wanted.labels, str | None) else None
+    label = first_of((wanted.labels, *ANY_LABELS), found) if isinstance(wanted.labels, str | None) else None
     asked = wanted.task == "pairs" or (CONFIDENCE in found and wanted.task is None)
     if not asked or CORRECT in found or predicted is None or label is None:
         return found, wanted
     answers, truth = (found[word].read().astype(str).tolist() for word in (predicted, label))
     same = [class_key(one) == class_key(other) for one, other in zip(answers, truth, strict=True)]
-    kept = {word: field for word, field in found.items() if word != label}
-    made = Fields(kept | {CORRECT: ArrayField(np.array(same))})
-    made.notes, made.twice = (*found.notes, f"correct is where {predicted} equals {label}"), found.twice
+    made = copy(found)
+    del made[label]
+    made[CORRECT] = ArrayField(np.array(same))
+    made.notes += (f"correct is where {predicted} equals {label}",)
     return made, replace(wanted, labels=None)
 
 
-def _with_labels(fields: Mapping[str, Field], prefix: str, file: LabelFile, called: str) -> Mapping[str, Field]:
+def _with_labels(fields: Found, prefix: str, file: LabelFile, called: str) -> Found:
     """The fields of a file with the labels of another one, joined by the identifiers that both hold, or in order.
 
     The key is a column of both whose values differ in every row of the labels. Without one the rows must stand in the
     same order, which other columns that both hold must confirm. Labels of the file itself are answers that it gives.
     """
-    theirs, answered = file.fields, first_of((*LABELS, *OTHER_LABELS), fields)
-    lowered = {word.lower(): word for word in fields}
-    shared = {word: lowered[word.lower()] for word in theirs if word.lower() in lowered}
+    theirs, answered = file.fields, first_of(ANY_LABELS, fields)
     single = file.column or label_key(theirs, "") or (next(iter(theirs)) if len(theirs) == 1 else None)
-    shared = {word: own for word, own in shared.items() if word != single and own != answered}
-    ids = {word: [identifier(value) for value in theirs[word].read().tolist()] for word in shared}
+    lowered = {word.lower(): word for word in fields if word != answered}
+    shared = {word: lowered[word.lower()] for word in theirs if word != single and word.lower() in lowered}
+    ids = {word: _identifiers(theirs[word]) for word in shared}
     key = next((word for word in shared if len(set(ids[word])) == len(ids[word])), None)
     order: Any = slice(None)
-    for word, mine in shared.items():
-        own = [identifier(value) for value in fields[mine].read().tolist()]
-        if word == key:
-            places = {value: place for place, value in enumerate(ids[word])}
-            for row, value in enumerate(own):
-                if value not in places:
-                    raise InputError(
-                        f"{file.name} has no row with {word} {value[:40]!r}, which is row {row} of {called}"
-                    )
-            order = [places[value] for value in own]
-            break
-        if key is None and own != ids[word] and theirs[word].dtype.kind in "USOiu":
+    if key is not None:
+        places = {value: place for place, value in enumerate(ids[key])}
+        own = _identifiers(fields[shared[key]])
+        for row, value in enumerate(own):
+            if value not in places:
+                raise InputError(f"{file.name} has no row with {key} {value[:40]!r}, which is row {row} of {called}")
+        order = [places[value] for value in own]
+    for word in shared if key is None else ():
+        if theirs[word].dtype.kind in "USOiu" and _identifiers(fields[shared[word]]) != ids[word]:
             raise InputError(f"{file.name} and {called} differ in {word}, and no column of both tells their rows apart")
     rest = [word for word in theirs if word not in shared and word.lower() not in ROW_NAMES]
     if single is None and len(rest) == 1:
@@ -342,20 +337,21 @@ def _with_labels(fields: Mapping[str, Field], prefix: str, file: LabelFile, call
         raise InputError(f"{file.name} has no column {single}, only {listing(theirs)}")
     columns = {"labels": single} if single else {f"label_{word}": word for word in theirs if word != key}
     rows = {field.shape[0] for field in fields.values() if field.shape}
-    made = Fields(fields) if isinstance(fields, Fields) else dict(fields)
+    made = copy(fields)
     if answered:
         made[ANSWER] = made.pop(answered)
-    made |= {prefix + word: ArrayField(theirs[own].read()[order]) for word, own in columns.items()}
+    for word, column in columns.items():
+        made[prefix + word] = ArrayField(theirs[column].read()[order])
     if len(theirs) == 1 and single and theirs[single].shape[0] not in rows and theirs[single].shape[0] + 1 in rows:
         # a list of labels without a header: its first line is one of them
         made[prefix + "labels"] = ArrayField(np.array([single, *theirs[single].read().astype(str).tolist()]))
-    if isinstance(made, Fields) and isinstance(fields, Fields):
-        made.notes = (
-            *fields.notes,
-            f"labels of {file.name} are joined {f'by {key}' if key else 'in the order of rows'}",
-        )
-        made.twice = fields.twice
+    if isinstance(made, Fields):
+        made.notes += (f"labels of {file.name} are joined {f'by {key}' if key else 'in the order of rows'}",)
     return made
+
+
+def _identifiers(field: Field) -> list[str]:
+    return [identifier(value) for value in field.read().tolist()]
 
 
 def _named(labels: Any, names: Any, known: Sequence[str] | None) -> tuple[Any, Sequence[str] | None]:
@@ -374,7 +370,7 @@ def _named(labels: Any, names: Any, known: Sequence[str] | None) -> tuple[Any, S
 class _File:
     """The arrays of one part of a file that have an entry per row, beside the scores."""
 
-    def __init__(self, fields: Mapping[str, Field], name: str, prefix: str, key: str) -> None:
+    def __init__(self, fields: Found, name: str, prefix: str, key: str) -> None:
         self.fields, self.name, self.prefix, self.key = fields, name, prefix, key
         self.n_rows = (*fields[key].shape, 0)[0]
         self.used = {key}
@@ -434,7 +430,7 @@ class _File:
         }
 
 
-def label_key(fields: Mapping[str, Field], split: str) -> str | None:
+def label_key(fields: Found, split: str) -> str | None:
     """`val_labels` for `val`; for `shift_noise_3` also `shift_noise_labels` and `shift_labels`."""
     words = split.split("_") if split else []
     # labels without the prefix belong to the arrays without it

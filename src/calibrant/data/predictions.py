@@ -30,9 +30,8 @@ from calibrant.core.rows import Rows
 from calibrant.core.schema import FLAT, PERCENT, Schema, check_kind, resolve_task
 from calibrant.core.softmax import log_odds, log_stored, sigmoid, softmax
 from calibrant.data.source import (
+    ANY_LABELS,
     CHUNK_BYTES,
-    LABELS,
-    OTHER_LABELS,
     ArrayField,
     ArraySource,
     DifferenceSource,
@@ -324,7 +323,7 @@ class Predictions:
             label_shares=None if self.label_shares is None else self.label_shares[:, order],
             score_columns=tuple(self.score_columns[place] for place in order) if len(self.score_columns) > 1 else (),
             # labels that were not read may be numbers of columns that lie elsewhere now
-            extras={name: field for name, field in self.extras.items() if name not in (*LABELS, *OTHER_LABELS)},
+            extras={name: field for name, field in self.extras.items() if name not in ANY_LABELS},
             _labels=labels,
         )
 

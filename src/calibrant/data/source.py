@@ -40,6 +40,8 @@ OTHER_LABELS = (
 )  # fmt: skip
 """Names that libraries use; read where exactly one of them is there."""
 
+ANY_LABELS = (*LABELS, *OTHER_LABELS)
+
 SCORES = {
     "logits": "logits",
     "logit": "logits",
@@ -73,7 +75,7 @@ PREDICTED = ("pred", "predicted", "prediction", "predicted_label", "predicted_cl
 ANSWER = "answer given"
 """What the label of a file is called where the true labels come from another one."""
 
-KNOWN = frozenset({*LABELS, *OTHER_LABELS, *SCORES, *WEIGHTS, *GROUPS, *CLUSTERS, *PARTNERS, *PARTNERS.values()})
+KNOWN = frozenset({*ANY_LABELS, *SCORES, *WEIGHTS, *GROUPS, *CLUSTERS, *PARTNERS, *PARTNERS.values()})
 """All names above that columns of a table may have."""
 
 
@@ -129,7 +131,7 @@ class LabelFile(NamedTuple):
     """Labels in a file of their own: its name as given, its columns, and the one to take, where that was said."""
 
     name: str
-    fields: Mapping[str, Any]
+    fields: Found
     column: str = ""
 
 
@@ -190,11 +192,6 @@ def picked(names: Sequence[str], given: str | Sequence[str], option: str = "", c
             raise InputError(f"{called} has no {word} for the {option}, only {', '.join(map(str, names))[:200]}")
         columns += hits
     return list(dict.fromkeys(columns))
-
-
-def prefix_of(name: str, prefixes: Iterable[str]) -> str:
-    """The first of some prefixes that a name has, in lower case; "" for none."""
-    return next((prefix for prefix in prefixes if name.lower().startswith(prefix)), "")
 
 
 def class_of(name: str, marks: Iterable[re.Pattern[str]] = MARKS) -> tuple[str, str] | None:
@@ -492,6 +489,10 @@ class Field(Readable):
     def nbytes(self) -> int:
         """Bytes the array will take; whole-number arithmetic, since a file may claim anything."""
         return math.prod(self.shape) * self.dtype.itemsize
+
+
+Found = dict[str, Field]
+"""The named arrays of a file, or the columns of a table."""
 
 
 class FieldSource(Source):
