@@ -153,13 +153,11 @@ class AutoCalibrator(
         data = _Data(rows, self._folds(rows), rows.logits.argmax(axis=1) == rows.labels)
         self.failures_: dict[str, str] = {}
         trials: dict[str, _Trial] = {}
-        for place, (name, candidate) in enumerate(candidates.items()):
-            progress.step("cross-validating", place, len(candidates), name)
+        for name, candidate in progress.each("cross-validating", candidates):
             try:
                 trials[name] = self._try(clone(candidate), data)
             except Exception as error:
                 self.failures_[name] = " ".join(str(error).split()) or type(error).__name__
-        progress.step("cross-validating", len(candidates), len(candidates))
         if not trials:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.failures_.items())
             raise InputError(f"none of the {len(candidates)} candidates could be fitted: {reasons}")

@@ -41,11 +41,7 @@ def compare(
     how: Fields,
     report: str | None = None,
     shifted: list[str] | None = None,
-    markdown: bool = False,
-    latex: bool = False,
-    columns: str | None = None,
-    intervals: bool = False,
-    as_json: bool = False,
+    printed: Fields,
 ) -> None:
     """Fit methods on VAL and measure them on TEST, with paired 95% intervals; says which to ship, and why.
 
@@ -68,33 +64,33 @@ def compare(
     elif shifted:
         raise InputError("--shift adds a section to the report: give --report as well")
     conditions = open_shift(shifted) if shifted else None  # before the work: a wrong path must not cost it
-    how["criterion"] = criterion
-    with progress_bar(as_json):
+    command = shlex.join(["calibrant", *sys.argv[1:]])
+    with progress_bar(printed["as_json"]):
         if len(files) > 2:
             raise InputError(f"compare takes VAL and TEST, or one file, but got {len(files)}: see calibrant models")
         val, test = open_halves(files[0] if len(files) == 1 else files, said)
-        result = cal.compare(val, test, methods, cv=cv, split=split, **how)
+        result = cal.compare(val, test, methods, criterion=criterion, cv=cv, split=split, **how)
     if test is not None:
         files = [val.name, test.name]
     if report is not None:
-        command, curves = shlex.join(["calibrant", *sys.argv[1:]]), None
+        curves = None
         if conditions and result.best:
             # ECE of the uncalibrated scores, the best and the second over the severities
-            chosen = [name for name in (result.best, result.second) if name and name != "none"]
-            calibrators = {"none": None} | {name: result.row(name).calibrator for name in chosen}
+            two = (result.row(name) for name in (result.best, result.second) if name and name != "none")
+            calibrators = {"none": None} | {row.method: row.calibrator for row in two}
             curves = shift(calibrators, conditions, metric_options={"n_bins": result.n_bins})
         cal.write_report(result, report, shift=curves, sources=files, command=command)
-    if not written(result, markdown, latex, as_json, columns=columns, intervals=intervals):
+    if not written(result, **printed):
         show(result)
-        if result.recommended not in (None, "none"):
-            snippets = dict(usage(result.recommended, result.task, files, shlex.join(["calibrant", *sys.argv[1:]])))
-            typer.echo(plain(f"  {snippets['Command line'].splitlines()[0]}"))  # one line, to be copied
+        for title, text in usage(result.recommended, result.task, files, command):
+            if title == "Command line":
+                typer.echo(plain(f"  {text.splitlines()[0]}"))  # one line, to be copied
         show_warnings({"": result}, report)
     if result.best is None:
         raise typer.Exit(CHECK_FAILED)
 
 
-def written(result: Any, markdown: bool, latex: bool, as_json: bool, *, columns: str | None, **options: Any) -> bool:
+def written(result: Any, *, markdown: bool, latex: bool, as_json: bool, columns: str | None, **options: Any) -> bool:
     """Print a result as JSON, Markdown or LaTeX, where one of them is asked for."""
     if as_json:
         typer.echo(result.to_json())
@@ -125,8 +121,11 @@ def show(comparison: Comparison) -> None:
     if floor is not None:
         out.note(f"noise floor: a calibrated model would show ECE {100 * floor.mean:.2f}% at this n")
     # of one probability per row the classwise ECE is the ECE again; answers never change
-    untold = {"sce": task != "multiclass", "changed_predictions": task == "pairs"}
-    untold["adaptive_ece"] = task == "multiclass" and not wide  # nine columns are more than a line holds
+    untold = {
+        "sce": task != "multiclass",
+        "changed_predictions": task == "pairs",
+        "adaptive_ece": task == "multiclass" and not wide,  # nine columns are more than a line holds
+    }
     table = comparison.table().pick(name for name in COLUMNS if not untold.get(name))
     columns = {name: facts(name).column + "%" * facts(name).percent for name in table.columns}
     out.print()

@@ -28,11 +28,7 @@ def models(
     how: Fields,
     report: str | None = None,
     table: str = "",
-    markdown: bool = False,
-    latex: bool = False,
-    columns: str | None = None,
-    intervals: bool = False,
-    as_json: bool = False,
+    printed: Fields,
 ) -> None:
     """Compare models on the same rows: paired differences with 95% intervals, by group too, and methods over all.
 
@@ -53,13 +49,13 @@ def models(
     """
     if report is not None:
         check_target(report)
-    with progress_bar(as_json):
+    with progress_bar(printed["as_json"]):
         opened = open_models(files, **said)
         result = cal.compare_models(opened, methods, criterion=criterion, pair=pair, cv=cv, split=split, **how)
     if report is not None:
         sources = [f"{name}={','.join(part.name for part in halves if part)}" for name, halves in opened.items()]
         cal.write_report(result, report, sources=sources, command=shlex.join(["calibrant", *sys.argv[1:]]))
-    if not written(result, markdown, latex, as_json, show=table, columns=columns, intervals=intervals):
+    if not written(result, **printed, show=table):
         out = Output()
         out.note(result.sizes)
         shown = [table] if table else ["models", "groups", "methods"] if result.pairing else ["methods"]

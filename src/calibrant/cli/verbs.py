@@ -72,7 +72,7 @@ Share = Annotated[float | None, typer.Option(min=0.0, max=1.0)]
 
 Fields = dict[str, Any]
 """Values by name: those of a bundle of options, or the document that `--json` prints."""
-TEXT = str | None, None
+TEXT, SWITCH = (str | None, None), (bool, False)
 BUNDLES: dict[str, Fields] = {
     "said": dict.fromkeys(("kind", "task", "scores", "labels", "weights", "class_names"), TEXT)
     | {"ignore_index": (int | None, None)},
@@ -84,10 +84,11 @@ BUNDLES: dict[str, Fields] = {
         "seed": (Seed, 0),
         "weights_are": (str, "rows"),
     },
+    "printed": {"markdown": SWITCH, "latex": SWITCH, "columns": TEXT, "intervals": SWITCH, "as_json": SWITCH},
     "watch": {"false_alarm_rate": (float, 0.01), "batch": TEXT, "by": TEXT},
 }
 """Options that verbs share, with types and defaults: what every verb that reads predictions asks about them, how
-predictions are measured, and how answers are watched."""
+predictions are measured, in which form the table of a comparison is printed, and how answers are watched."""
 
 
 def verb(function: Callable[..., None]) -> Callable[..., None]:

@@ -7,7 +7,7 @@ import atexit
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -40,6 +40,14 @@ def step(stage: str, done: int, total: int | None = None, note: str = "") -> Non
     listener = _listener.get() or _bar(_Chosen.on)
     if listener is not None:
         listener(stage, done, total, note)
+
+
+def each(stage: str, named: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The items of a mapping, each a step of a stage that is noted by its name."""
+    for done, (name, value) in enumerate(named.items()):
+        step(stage, done, len(named), name)
+        yield name, value
+    step(stage, len(named), len(named))
 
 
 def show_progress(on: bool | None = True) -> None:

@@ -125,8 +125,7 @@ def compare(
         "kind": kind, "task": task, "scores": scores, "labels": labels, "weights": weights, "class_names": class_names,
         "ignore_index": ignore_index,
     }  # fmt: skip
-    rows = _opened(val, test, told, by, cluster, cv=cv, split=split, seed=seed)
-    val, test, by, cluster, division = rows
+    val, test, by, cluster, division = _opened(val, test, told, by, cluster, cv=cv, split=split, seed=seed)
     seen_task = "binary" if test.task == "multilabel" else test.task
     measured = chosen_metrics(metrics, seen_task, compared=True, criterion=criterion)
     same = "" if FOLD in val.groups else shared_rows(val, test)
@@ -145,8 +144,7 @@ def compare(
     small = mapped or val.n * val.n_classes * val.dtype.itemsize <= SPILL_BYTES
     fit_rows, before = val.rows() if small else None, top_columns(test, engine)
     found: list[MethodRow] = []
-    for place, (name, calibrator) in enumerate(chosen.items()):
-        progress.step("comparing methods", place, len(chosen), name)
+    for name, calibrator in progress.each("comparing methods", chosen):
         started = time.perf_counter()
         raw = isinstance(calibrator, Identity)  # measured as it is: what a zero counts as is for those who learn
         try:
@@ -183,7 +181,6 @@ def compare(
                 groups=column_groups(columns, seen, by, resamples=resamples, **shared),
             )
         )
-    progress.step("comparing methods", len(chosen), len(chosen))
     floors = {row.method: row.noise_floor for row in found if row.error is None}
     comparison = Comparison(
         rows=tuple(found),

@@ -9,7 +9,7 @@ import numpy as np
 from calibrant.core.arrays import check_whole
 from calibrant.core.errors import InputError
 from calibrant.data import Predictions
-from calibrant.evaluation.groups import columns_by, split_name
+from calibrant.evaluation.groups import column_of, columns_by, split_name
 
 FOLDS = 5
 """Folds of a cross-fit where nothing else is asked for."""
@@ -21,9 +21,7 @@ def carried(rows: Predictions, by: Any, cluster: Any) -> tuple[Predictions, list
     """Predictions that hold their groups and clusters themselves, so that a part of them does; the names of groups."""
     columns = {} if by is None else columns_by(rows, by)
     groups = {**rows.groups, **{split_name(name)[0]: column for name, column in columns.items()}}
-    if isinstance(cluster, str):
-        cluster = rows.column(cluster)
-    clusters = rows.clusters if cluster is None else np.asarray(cluster)
+    clusters = rows.clusters if cluster is None else column_of(rows, cluster)
     return rows.like(groups=groups, clusters=clusters), list(columns) or None
 
 
@@ -53,13 +51,12 @@ def divided(
         np.arange(rows.n) if rows.clusters is None else rows.clusters, return_inverse=True, return_counts=True
     )
     order = np.random.default_rng([seed, 31]).permutation(len(sizes))
-    reached = np.empty(len(sizes))
-    reached[order] = np.cumsum(sizes[order]) - sizes[order] / 2
-    fold = np.searchsorted(shares, reached / rows.n, side="right")[unit]
+    reached = np.cumsum(sizes[order]) - sizes[order] / 2
+    fold = np.searchsorted(shares, reached / rows.n, side="right")[np.argsort(order)[unit]]
     if len(np.unique(fold)) <= len(shares):
         raise InputError(f"{len(sizes)} rows or clusters cannot be divided at {shares.tolist()} of them")
     if split is None:
         rows = rows.like(groups={**rows.groups, FOLD: fold})
         return rows, rows, f"cross-fitted in {cv} folds, seed {seed}"
-    val, test = (rows[np.flatnonzero(fold == part)].like(notes=rows.notes) for part in range(2))
+    val, test = (rows[fold == part].like(notes=rows.notes) for part in (0, 1))
     return val, test, f"split at random, seed {seed}"

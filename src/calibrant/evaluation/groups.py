@@ -157,7 +157,7 @@ def columns_by(predictions: Any, by: Any) -> dict[str, Array]:
     if isinstance(by, Sequence) and 1 <= len(by) <= 2 and all(isinstance(name, str) for name in by):
         by = {name: split_name(name)[0] for name in by}
     given = by if isinstance(by, Mapping) else {"group": by}
-    return {str(name): _column(predictions, values) for name, values in given.items()}
+    return {str(name): column_of(predictions, values) for name, values in given.items()}
 
 
 def clusters_by(predictions: Any, cluster: Any) -> Array | None:
@@ -165,7 +165,7 @@ def clusters_by(predictions: Any, cluster: Any) -> Array | None:
 
     None where there are none, or every row is a cluster of its own.
     """
-    given = predictions.clusters if cluster is None else _column(predictions, cluster)
+    given = predictions.clusters if cluster is None else column_of(predictions, cluster)
     if given is None:
         return None
     code, found = identifiers(given, predictions.n, "clusters")
@@ -207,12 +207,13 @@ def sampled(predictions: Any, by: Any, cluster: Any, weights_are: str) -> tuple[
         raise InputError("weights_are='counts' makes copies of rows, but the weights are not all whole numbers")
     rows = np.repeat(np.arange(predictions.n), weights.astype(np.int64))
     groups = None if by is None else {name: column[rows] for name, column in columns_by(predictions, by).items()}
-    clusters = None if cluster is None else _column(predictions, cluster)[rows]
+    clusters = None if cluster is None else column_of(predictions, cluster)[rows]
     copies = predictions[rows].like(weights=None, notes=predictions.notes)
     return copies, groups, clusters, f" that are copies of {predictions.n:,}, as many as their weights count"
 
 
-def _column(predictions: Any, given: Any) -> Array:
+def column_of(predictions: Any, given: Any) -> Array:
+    """A value per row: a named column of the predictions, or what is given."""
     return predictions.column(given) if isinstance(given, str) else np.asarray(given)
 
 
@@ -220,7 +221,7 @@ def common_groups(val: Any, test: Any, by: Any) -> tuple[Array | None, Array]:
     """The name of each row's group in both sets, numbers cut at the same places; None where `val` lacks a column."""
     columns, start = columns_by(test, by), 0
     with suppress(InputError):
-        before = {name: _column(val, split_name(name)[0]) for name in columns}
+        before = {name: column_of(val, split_name(name)[0]) for name in columns}
         columns, start = {name: np.concatenate([before[name], columns[name]]) for name in columns}, val.n
     names = {}
     for name, column in columns.items():

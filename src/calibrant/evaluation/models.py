@@ -26,11 +26,19 @@ from calibrant.evaluation.compare import Methods, compare, judged
 from calibrant.evaluation.division import carried
 from calibrant.evaluation.groups import group_differences
 from calibrant.evaluation.results import MAIN, Comparison, MethodRow
-from calibrant.evaluation.table import Cell, Estimate, Figures, PlainData, Row, Table, figure_cells, metric_columns
+from calibrant.evaluation.table import (
+    Cell,
+    Estimate,
+    Figures,
+    PlainData,
+    Row,
+    Table,
+    figure_cells,
+    metric_columns,
+    plain,
+)
 from calibrant.metrics.record import facts, known_name, sign
 
-PARTS = ("val", "test")
-"""The parts of one file that are fitted on and measured on."""
 MARKS = "*: best; ≈: within noise of it; best or tied: on how many models either holds"
 UNPAIRED = 'pair="none" compares the methods only'
 
@@ -68,15 +76,21 @@ class ModelComparison(PlainData):
         """What the numbers of all models are."""
         return next(iter(self.comparisons.values())).task
 
+    def _rows(self, method: str | None) -> dict[str, MethodRow]:
+        """The row of a method by model; one without figures where it was not tried."""
+        absent = MethodRow("", error="no method was left")
+        return {name: one.by_method.get(method or "", absent) for name, one in self.comparisons.items()}
+
     def estimate(self, method: str, model: str) -> Estimate | None:
         """The deciding metric of a method on a model; None where the method failed or was not tried."""
-        row = self.comparisons[model].by_method.get(method)
-        return None if row is None else row.metrics.get(self.criterion)
+        return self._rows(method)[model].metrics.get(self.criterion)
 
     def ranks(self) -> Array:
         """Rank (methods, models) by the deciding metric, 1 for the best; ties share, and failures come last."""
-        found = [[self.estimate(method, model) for model in self.models] for method in self.methods]
-        values = np.array([[np.nan if one is None else one.value for one in row] for row in found])
+        failed = Estimate(np.nan)
+        values = np.array([
+            [(self.estimate(method, model) or failed).value for model in self.models] for method in self.methods
+        ])  # fmt: skip
         return rankdata(np.where(np.isfinite(values), sign(self.criterion) * values, np.inf), axis=0)
 
     def mean_ranks(self) -> dict[str, float]:
@@ -85,9 +99,7 @@ class ModelComparison(PlainData):
 
     def wins(self) -> dict[str, int]:
         """Of every method: on how many models it is best or within noise of the best."""
-        comparisons = self.comparisons.values()
-        every = [row.method for one in comparisons for row in one.rows if row.ties_best or row.method == one.best]
-        return {method: every.count(method) for method in self.methods}
+        return {method: sum(row.ties_best for row in self._rows(method).values()) for method in self.methods}
 
     @property
     def best(self) -> str | None:
@@ -104,23 +116,19 @@ class ModelComparison(PlainData):
         """One sentence: who has the lowest mean rank, and on how many models it is best or tied."""
         if self.best is None:
             return "every method failed on every model"
-        count, total = self.wins()[self.best], len(self.models)
+        rank, total = self.mean_ranks()[self.best], len(self.models)
         return (
-            f"{self.best} has the lowest mean rank by {self.criterion} ({self.mean_ranks()[self.best]:.2f} over "
-            f"{total} models); it is best or within noise of the best on {count} of {total}"
+            f"{self.best} has the lowest mean rank by {self.criterion} ({rank:.2f} over {total} models); it is best or "
+            f"within noise of the best on {self.wins()[self.best]} of {total}"
         )
 
     def beside(self, method: str | None = None) -> Comparison:
         """The models as the rows of one comparison, all after one method, `best` by default."""
         if not self.pairing:
             raise InputError("the models were not compared on the same rows: there are no differences between them")
+        rows = [replace(row, method=name) for name, row in self._rows(method or self.best).items()]
         first, *_ = self.comparisons.values()
-        found = {
-            name: one.by_method.get(method or self.best or "", MethodRow("", error="no method was left"))
-            for name, one in self.comparisons.items()
-        }
-        rows = tuple(replace(row, method=name) for name, row in found.items())
-        return judged(replace(first, rows=rows, group_changes=Figures()))
+        return judged(replace(first, rows=tuple(rows), group_changes=Figures()))
 
     @property
     def model_verdict(self) -> str:
@@ -131,7 +139,7 @@ class ModelComparison(PlainData):
         """Of every model but the best: its loss minus that of the best in every group, both calibrated by `best`."""
         if not self.pairing or (models := self.beside()).grouping is None:
             return {}
-        best = models.row(models.best or models.rows[0].method)
+        best = models.by_method.get(models.best or "")
         return {row.method: group_differences(row, best, models) for row in models.rows if row.difference}
 
     def table(self, show: str = "") -> Table:
@@ -152,16 +160,17 @@ class ModelComparison(PlainData):
 
     def _model_table(self) -> Table:
         models = self.beside()
-        columns = dict.fromkeys([self.criterion, "difference", *models.metric_names])
-        table = models.table().pick(columns)
+        table = models.table().pick(dict.fromkeys([self.criterion, "difference", *models.metric_names]))
         return replace(table, axis="model", caption=self.model_verdict, intervals=("difference",))
 
     def _group_table(self) -> Table:
-        found, loss = self.group_differences(), self.beside().loss
-        groups = next(iter(found.values()), Figures())
-        rows = [Row(name, {model: Cell(loss, one[name]) for model, one in found.items()}) for name in groups]
-        caption = f"difference in {facts(loss).label} to {self.beside().best} by group"
-        return Table("group", {model: model for model in found}, tuple(rows), caption, intervals=True)
+        models, found = self.beside(), self.group_differences()
+        rows = [
+            Row(group, {model: Cell(models.loss, one[group]) for model, one in found.items()})
+            for group in next(iter(found.values()), ())
+        ]
+        caption = f"difference in {facts(models.loss).label} to {models.best} by group"
+        return Table("group", {model: model for model in found}, rows, caption, intervals=True)
 
     def _method_table(self) -> Table:
         """Methods × models of the deciding metric, lowest mean rank first, with the mean rank and the wins.
@@ -177,29 +186,28 @@ class ModelComparison(PlainData):
                     cells[model] = Cell(self.criterion, found, best, tie=one.row(method).ties_best and not best)
             rows.append(Row(method, cells, method == self.best))
         columns = {model: model for model in self.models} | metric_columns(("mean_rank", "best_or_tied"))
-        return Table("method", columns, tuple(rows), self.verdict, missing="failed")
+        return Table("method", columns, rows, self.verdict, missing="failed")
 
     def _seed_table(self) -> Table:
         """The best mean of every metric is marked; a method that failed with some seed has its error."""
-        columns, rows, every = metric_columns(next(iter(self.comparisons.values())).metric_names), [], []
+        columns, every = metric_columns(next(iter(self.comparisons.values())).metric_names), {}
         for method in self.methods:
-            found = [one.by_method.get(method, MethodRow(method)).metrics for one in self.comparisons.values()]
-            cells: dict[str, Cell] = {}
-            for name in columns if all(found) else ():
-                values = [one[name].value for one in found]
-                spread = float(np.std(values, ddof=1)) if len(values) > 1 else np.nan
-                cells[name] = Cell(name, Estimate(float(np.mean(values)), spread=spread))
-            every.append(cells)
-            rows.append(Row(method, cells, error=None if cells else "failed with some seed"))
-        for name in columns if any(every) else ():
-            best = min(filter(None, every), key=lambda cells: sign(name) * cells[name].estimate.value)
+            found = [row.metrics for row in self._rows(method).values()]
+            values = {name: [one[name].value for one in found] for name in columns if all(found)}
+            every[method] = figure_cells({
+                name: Estimate(float(np.mean(own)), spread=float(np.std(own, ddof=1)) if len(own) > 1 else np.nan)
+                for name, own in values.items()
+            })  # fmt: skip
+        for name in columns if any(every.values()) else ():
+            best = min(filter(None, every.values()), key=lambda cells: sign(name) * cells[name].estimate.value)
             best[name] = best[name]._replace(best=facts(name).better != 0)
-        return Table("method", columns, tuple(rows), f"Mean ± standard deviation over {len(self.models)} seeds.")
+        rows = [Row(name, cells, error=None if cells else "failed with some seed") for name, cells in every.items()]
+        return Table("method", columns, rows, f"Mean ± standard deviation over {len(self.models)} seeds.")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data, as the published schema `models.json` describes it."""
-        return {
-            "models": {name: one.to_dict() for name, one in self.comparisons.items()},
+        return plain({
+            "models": self.comparisons,
             "criterion": self.criterion,
             "best": self.best,
             "mean_ranks": self.mean_ranks(),
@@ -208,12 +216,12 @@ class ModelComparison(PlainData):
             "task": self.task,
             "pairing": self.pairing,
             "compared": {
-                method: self.beside(method).to_dict()
+                method: self.beside(method)
                 for method in dict.fromkeys(("none", self.best or ""))
                 if self.pairing and method in self.methods
             },
-            "group_differences": {model: one.to_dict() for model, one in self.group_differences().items()},
-        }
+            "group_differences": self.group_differences(),
+        })  # fmt: skip
 
     def metrics(self, *, intervals: bool = False) -> dict[str, float]:
         """Every figure by `MODEL/METHOD/METRIC` and the mean ranks by `mean_rank/METHOD`: for trackers."""
@@ -251,13 +259,10 @@ class ModelComparison(PlainData):
     @property
     def sizes(self) -> str:
         """How much was compared, by which metric, on which rows."""
-        look = facts(self.criterion)
-        direction = ", higher is better" if look.better > 0 else ""
-        rows = "; ".join(dict.fromkeys(one.fitted for one in self.comparisons.values()))
-        return "; ".join(filter(None, (
-            f"{len(self.methods)} methods on {len(self.models)} models", self.task, look.title + direction, rows,
-            self.pairing,
-        )))  # fmt: skip
+        look, rows = facts(self.criterion), dict.fromkeys(one.fitted for one in self.comparisons.values())
+        title = look.title + ", higher is better" * (look.better > 0)
+        found = f"{len(self.methods)} methods on {len(self.models)} models", self.task, title, *rows, self.pairing
+        return "; ".join(filter(None, found))
 
     def short_table(self, show: str = "") -> Table:
         """A table as a terminal holds it: the main figures, short headings."""
@@ -267,14 +272,13 @@ class ModelComparison(PlainData):
         return replace(table, columns={name: rendering.shortened(title) for name, title in table.columns.items()})
 
     def __repr__(self) -> str:
-        notes = [MARKS, self.model_verdict, self.verdict]
-        return rendering.text(self.short_table(), said=[self.sizes], notes=notes)
+        return rendering.text(self.short_table(), said=[self.sizes], notes=[MARKS, self.model_verdict, self.verdict])
 
     def _repr_html_(self) -> str:
         drawn = [
             rendering.diagram(one.bins(one.best), f"{rendering.shortened(model)}, {one.best}")
             for model, one in list(self.comparisons.items())[:MOST_DIAGRAMS]
-            if one.best is not None and one.row(one.best).columns is not None
+            if one.best is not None
         ]
         said = ". ".join(filter(None, (self.sizes, self.model_verdict, f"{self.verdict}.")))
         return rendering.notebook(self.table(), said=said, diagrams=drawn)
@@ -331,13 +335,11 @@ def compare_models(
         opened, by, pairing = _paired(opened, pair, by, cluster)
         cluster = None
     found = {}
-    for place, (name, halves) in enumerate(opened.items()):
-        progress.step("comparing models", place, len(opened), name)
+    for name, (val, test) in progress.each("comparing models", opened):
         try:
-            found[name] = compare(*halves, methods, criterion=criterion, by=by, cluster=cluster, **options)
+            found[name] = compare(val, test, methods, criterion=criterion, by=by, cluster=cluster, **options)
         except InputError as error:
             raise InputError(f"model {name}: {error}") from error
-    progress.step("comparing models", len(opened), len(opened))
     return ModelComparison(found, known_name(criterion), pairing)
 
 
@@ -372,7 +374,8 @@ def _paired(
     columns = [np.arange(one.n) if word == "order" else one.column(word) for one in given.values()]
     code, _ = identifiers(np.concatenate(columns))
     rows = {}
-    for (name, one), own in zip(given.items(), np.split(code, np.cumsum([*map(len, columns)])[:-1]), strict=True):
+    for name, one in given.items():
+        own, code = np.split(code, [one.n])
         if not np.array_equal(np.sort(own), np.arange(first.n)):
             raise InputError(
                 f"{name} has {one.n:,} rows, {mine} {first.n:,}, and they are not the same by {word}; {UNPAIRED}"
@@ -437,7 +440,7 @@ def open_models(models: Mapping[str, Any] | Sequence[Any], **said: Any) -> dict[
         if len(set(names)) < len(names):
             raise InputError(f"two models are called the same ({', '.join(names)}): give NAME=FILE")
         models = {name: paths if len(paths) > 1 else paths[0] for name, (_, *paths) in zip(names, files, strict=True)}
-    if len(models) == 0:
+    if not models:
         raise InputError("models is empty: give at least one")
     found = {}
     for name, model in models.items():
@@ -454,12 +457,12 @@ def open_halves(model: Any, said: Mapping[str, Any]) -> Halves:
 
     if isinstance(model, str | os.PathLike):
         parts = open_parts(model, **said)
-        if "" not in parts and not set(PARTS) <= set(parts):
+        if "" not in parts and not {"val", "test"} <= parts.keys():
             raise InputError(f"{os.fspath(model)} has the parts {', '.join(parts)}, but val and test are needed")
         model = parts.get("", parts)
     elif isinstance(model, Dataset):
         model = vars(model)
-    if isinstance(model, Mapping) and set(PARTS) <= set(model):
-        model = [model[part] for part in PARTS]
+    if isinstance(model, Mapping) and {"val", "test"} <= model.keys():
+        model = model["val"], model["test"]
     val, test = model if isinstance(model, tuple | list) and len(model) == 2 else (model, None)
     return as_predictions(val, "val", **said), None if test is None else as_predictions(test, "test", **said)

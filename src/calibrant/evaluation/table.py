@@ -47,6 +47,8 @@ def plain(value: Any) -> Any:
         value = value.tolist()
     if isinstance(value, tuple | list):
         return [plain(one) for one in value]
+    if isinstance(value, dict):
+        return {name: plain(one) for name, one in value.items()}
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     return value
@@ -84,7 +86,7 @@ class Figures(dict[str, Estimate], PlainData):
     def to_dict(self) -> Json:
         """Plain JSON data; of a figure with two names, by both."""
         second = {also: one for name, one in self.items() if (also := facts(name).also)}
-        return {name: estimate.to_dict() for name, estimate in (self | second).items()}
+        return plain(self | second)
 
 
 class Cell(NamedTuple):

@@ -118,7 +118,8 @@ def tidy(
     _, words = ax.get_legend_handles_labels()
     figure, height = ax.get_figure(root=True), 0.0
     inches = 0.0 if figure is None else figure.get_figwidth()
-    compact = inches * ax.get_position().width < COMPACT_INCHES
+    width = inches * ax.get_position().width
+    compact = width < COMPACT_INCHES
     if not legend:
         small = COMPACT_POINTS if compact else "small"
         ax.text(0.04, 0.97, (heading or "").replace(", ", "\n"), va="top", fontsize=small, transform=ax.transAxes)
@@ -126,8 +127,8 @@ def tidy(
         size = FontProperties(size="x-small" if inches < NARROW_INCHES else "small").get_size_in_points()
         # an entry is a handle, a gap and its word; a wider gap parts the columns
         entry = 2.4 * size + max(TextPath((0, 0), word, size=size).get_extents().width for word in words)
-        room = 72 * inches * ax.get_position().width + 1.2 * size
-        columns = int(np.clip(room // (entry + 1.2 * size), 1, min(3, len(words))))
+        gap = 1.2 * size
+        columns = int(np.clip((72 * width + gap) // (entry + gap), 1, min(3, len(words))))
         ax.legend(
             loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, title=heading, alignment="left", frameon=False,
             fontsize=size, title_fontsize=size, borderaxespad=0.3, borderpad=0.2, labelspacing=0.25,
@@ -324,9 +325,8 @@ def class_calibration(
     """
     rows = check(probabilities, labels, None, from_logits)
     count, hits = (np.bincount(rows.labels, one, minlength=rows.n_classes) for one in (None, rows.top()[1]))
-    accuracy = hits / np.where(count > 0, count, np.nan)
     parts = classwise_over_under(rows, None, n_bins=n_bins)  # type: ignore[arg-type]
-    return ClassCalibration(accuracy, parts.over, parts.under, count)
+    return ClassCalibration(hits / np.where(count > 0, count, np.nan), parts.over, parts.under, count)
 
 
 def class_ece_vs_accuracy(
@@ -345,8 +345,7 @@ def class_ece_vs_accuracy(
     >>> class_ece_vs_accuracy([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6]], [0, 1, 1]).get_xlabel()
     'class accuracy'
     """
-    result = class_calibration(probabilities, labels, n_bins=n_bins, from_logits=from_logits)
-    return result.plot(ax, title=title)
+    return class_calibration(probabilities, labels, n_bins=n_bins, from_logits=from_logits).plot(ax, title=title)
 
 
 def class_temperature_vs_accuracy(
@@ -435,16 +434,14 @@ def shift_curves(
     >>> ax.get_xlabel(), len(ax.get_legend().get_texts())
     ('severity', 2)
     """
-    x = np.asarray(severities, dtype=float)
-    ax = axes_or_new(ax)
+    x, ax = np.asarray(severities, dtype=float), axes_or_new(ax)
     # a small sideways step keeps the bars of neighbouring lines apart
     steps = np.linspace(0, 0.12, len(means))
     for (values, look), step in zip(in_turn(means), steps - steps.mean(), strict=True):
         y, name = np.asarray(values, dtype=float), look["label"]
         if y.shape != x.shape:
             raise InputError(f"{name!r} has {y.size} values, but there are {x.size} severities")
-        bars = (errors or {}).get(name)
-        ax.errorbar(x + step, y, yerr=bars, markersize=4, linewidth=1.4, elinewidth=1, **look)
+        ax.errorbar(x + step, y, yerr=(errors or {}).get(name), markersize=4, linewidth=1.4, elinewidth=1, **look)
     ax.set(ylim=(0, None), xticks=x)
     return tidy(ax, x="severity", y=metric, title=title, percent="y" if percent else "")
 
@@ -487,11 +484,9 @@ def class_loss_trace(class_losses: Any, *, class_shares: Any = None) -> ClassLos
     losses = np.asarray(class_losses, dtype=float)
     if losses.ndim != 2 or losses.shape[1] < 2:
         raise InputError(f"class_losses have shape {losses.shape}, but (steps, 2 classes or more) is needed")
-    if class_shares is not None and np.shape(class_shares) != losses.shape[1:]:
-        shape = np.shape(class_shares)
+    if class_shares is not None and (shape := np.shape(class_shares)) != losses.shape[1:]:
         raise InputError(f"class_shares have shape {shape}, but class_losses hold {losses.shape[1]} classes")
-    total = np.average(losses, axis=1, weights=class_shares)
-    return ClassLossTrace(losses, total, losses.std(axis=1, ddof=1))
+    return ClassLossTrace(losses, np.average(losses, axis=1, weights=class_shares), losses.std(axis=1, ddof=1))
 
 
 def loss_traces(

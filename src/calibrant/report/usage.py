@@ -32,9 +32,8 @@ def options_of(command: str | None) -> dict[str, str]:
     >>> options_of("calibrant compare a.csv b.csv --kind=logits --labels y -m ts")
     {'--kind': 'logits', '--labels': 'y'}
     """
-    words = shlex.split(command or "")
     found = {}
-    for word, following in pairwise([*words, ""]):
+    for word, following in pairwise([*shlex.split(command or ""), ""]):
         name, equals, value = word.partition("=")
         found[name] = value if equals else following
     return {name: found[name] for name in READING if name in found}
@@ -82,7 +81,7 @@ def _python(method: str, task: str, fit_on: str, apply_to: str, given: Mapping[s
             code = repr([part.strip() for part in value.split(",")])
         options += f", {name.strip('-').replace('-', '_')}={code}"
     built = f"cal.get({method!r})"
-    if task == "multilabel" and method != "none":
+    if task == "multilabel":
         built = f'cal.get("multilabel", calibrator={method!r})'
     after = "  # column 1: the positive class" if task in ("binary", "pairs") else ""
     last = f"""new = cal.open_predictions({apply_to!r}{options}, require_labels=False)
@@ -108,8 +107,7 @@ def provenance(comparisons: Mapping[str, Comparison], sources: Sequence[str], co
         for name, *parts in map(model_files, sources):
             files = dict.fromkeys(described(one.removesuffix("#val").removesuffix("#test")) for one in parts)
             lines.append((f"Model {name}", "; ".join(files)))
-    for name, one in comparisons.items():
-        lines.append((f"Rows of {name}" if name else "Rows", one.fitted))
+    lines += [(f"Rows of {name}" if name else "Rows", one.fitted) for name, one in comparisons.items()]
     versions = (
         f"calibrant {calibrant.__version__}, Python {platform.python_version()}, numpy {np.__version__}, "
         f"scipy {scipy.__version__}, scikit-learn {sklearn.__version__}"
