@@ -125,10 +125,11 @@ def calibration_loss(
     opened = as_predictions(predictions, kind=kind, task=task)
     if not opened.spread:
         check_counts(opened.weights, "weights")
-    made = "multilabel" if opened.task == "multilabel" and calibrator == "sms" else calibrator
-    unfitted = get(made) if isinstance(made, str) else made
-    name = calibrator if isinstance(calibrator, str) else type(calibrator).__name__
-    return cross_validated(opened.expanded(), unfitted, name, score=score, folds=folds, seed=seed)
+    name = type(calibrator).__name__
+    if isinstance(calibrator, str):
+        name = calibrator
+        calibrator = get("multilabel" if opened.task == "multilabel" and name == "sms" else name)
+    return cross_validated(opened.expanded(), calibrator, name, score=score, folds=folds, seed=seed)
 
 
 def cross_validated(
@@ -151,10 +152,11 @@ def cross_validated(
         # clusters are dealt by their number of rows
         folded = replace(folded, weights=None, clusters=clusters)
     fold, calibrated = content_folds(folded, folds, seed), np.empty_like(scores)
-    for part in np.unique(fold):
+    parts = np.unique(fold)
+    for part in parts:
         kept = rows.take(np.flatnonzero(fold != part))
         if not kept.total_weight > 0:
-            raise InputError(f"{rows.n} rows are too few for {len(np.unique(fold))} folds: give fewer folds")
+            raise InputError(f"{rows.n} rows are too few for {len(parts)} folds: give fewer folds")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FitWarning)
             fitted = clone(calibrator, safe=False).fit_rows(kept)
@@ -163,7 +165,7 @@ def cross_validated(
     mass, gain = rows.mass(), before - after
     value, whole, rest = (float(np.average(column, weights=mass)) for column in (gain, before, after))
     # what each row, whatever it weighs, or each cluster adds to the deviation of the mean
-    centred: Array = mass * (gain - value)
+    centred = mass * (gain - value)
     if clusters is not None:
         centred = np.bincount(np.unique(clusters, return_inverse=True)[1], centred)
     error = float(np.linalg.norm(centred) / mass.sum())

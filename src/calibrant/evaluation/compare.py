@@ -32,7 +32,6 @@ from calibrant.evaluation.groups import (
     common_groups,
     group_differences,
     make_grouping,
-    repeated,
     sampled,
 )
 from calibrant.evaluation.paired import paired_difference, paired_draws
@@ -135,7 +134,6 @@ def compare(
     seen = flattened(test)
     groups = (None, None) if by is None or test.task == "multilabel" else common_groups(val, test, by)
     chosen = resolve_methods(methods, val.task, val.n_classes, grouped=groups[0] is not None)
-    by, cluster = repeated(given, by, cluster)
     clusters = clusters_by(seen, cluster)
     asked: Json = {"resamples": draw(seen.n, resamples, seed, clusters), "engine": engine, "metrics": measured}
     shared: Json = {"weights": seen.weights, "clusters": clusters, "n_bins": n_bins}

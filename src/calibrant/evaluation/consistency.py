@@ -84,7 +84,7 @@ def consistency_test(
     confidence, correct = np.asarray(confidence), np.asarray(correct, np.float64)
     index = width_index(confidence, check_n_bins(n_bins))
     confidence = np.clip(confidence.astype(np.float64), 0.0, 1.0)
-    mass = np.ones(len(confidence)) if weights is None else np.asarray(weights, np.float64)
+    mass = row_mass(weights, len(confidence))
     total = mass.sum()
     _, stated, right = index_sums(index, confidence, correct, mass, n_bins)
     observed = total_gap(stated - right, total)
@@ -93,6 +93,11 @@ def consistency_test(
     else:
         gaps = cluster_sums(index, confidence, correct, mass, clusters, n_bins, draws=draws, seed=seed)
     return noise_floor(total_gap(gaps, total), observed)
+
+
+def row_mass(weights: Any, n_rows: int) -> Array:
+    """The weight of each row (n,), 1 where none are given."""
+    return np.ones(n_rows) if weights is None else np.asarray(weights, np.float64)
 
 
 def too_few_to_tell(
@@ -107,7 +112,7 @@ def too_few_to_tell(
     They are as many as equally weighted, independent rows would be worth: about the clusters that hold one.
     """
     stated, seen = confidence.astype(np.float64), correct.astype(np.float64)
-    mass = np.ones(len(seen)) if weights is None else weights
+    mass = row_mass(weights, len(seen))
     joined = design_effect(mass * (stated - seen), clusters)
 
     def most(*columns: Array) -> float:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 from calibrant.core.schema import identifiers
 from calibrant.evaluation.bootstrap import clopper_pearson
-from calibrant.evaluation.consistency import design_effect
+from calibrant.evaluation.consistency import design_effect, row_mass
 from calibrant.evaluation.results import Comparison
 from calibrant.metrics.selective import RiskCoverage, risk_coverage
 
@@ -80,7 +79,7 @@ def kept_worth(confidence: Any, correct: Any, weights: Any, clusters: Any) -> tu
     Rows are the sampling units, whatever they weigh (Kish); those of a cluster are worth fewer, by how much more its
     errors vary than those of single rows. Where there is no error to tell, they count as one row.
     """
-    mass = np.ones(len(confidence)) if weights is None else np.asarray(weights, np.float64)
+    mass = row_mass(weights, len(confidence))
     curve, squares = (risk_coverage_curve(confidence, correct, one) for one in (mass, mass**2))
     code = None if clusters is None else identifiers(clusters, len(mass), "clusters")[0]
     apart = mass * (1.0 - np.asarray(correct) - curve.risk[-1] - 1e-9)
@@ -159,21 +158,25 @@ def defer_by_method(comparison: Comparison, share: float) -> dict[str, Deferral]
     A method that keeps the order of confidences defers the same rows, so only the threshold moves; what calibration
     adds is that the threshold then means what it says.
     """
-    return _by_method(comparison, partial(defer, share=share))
+    return _by_method(comparison, defer, share=share)
 
 
 def thresholds_by_method(
     comparison: Comparison, target: float, *, level: float = 0.95
 ) -> dict[str, GuaranteedThreshold]:
     """`threshold_for_error` for every method of a comparison, the uncalibrated "none" among them."""
-    return _by_method(comparison, partial(threshold_for_error, target=target, level=level))
+    return _by_method(comparison, threshold_for_error, target=target, level=level)
 
 
-def _by_method(comparison: Comparison, found: Callable[..., Any]) -> dict[str, Any]:
+def _by_method(comparison: Comparison, found: Callable[..., Any], **options: Any) -> dict[str, Any]:
     """What a function says of the test rows under every method that worked."""
     return {
         row.method: found(
-            row.columns.confidence, row.columns.correct, weights=comparison.weights, clusters=comparison.clusters
+            row.columns.confidence,
+            row.columns.correct,
+            weights=comparison.weights,
+            clusters=comparison.clusters,
+            **options,
         )
         for row in comparison.rows
         if row.columns is not None

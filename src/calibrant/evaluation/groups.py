@@ -46,6 +46,7 @@ from calibrant.evaluation.consistency import (
     NoiseFloor,
     cluster_sums,
     noise_floor,
+    row_mass,
     too_few_to_tell,
     unit_sums,
 )
@@ -73,12 +74,10 @@ class Grouping:
         groups changes nothing. With one column there is one level; with two there are the groups of either column,
         then their intersections. The last level is the finest.
     names : for each group of all levels, the value in each column that defines it.
-    columns : the names of the columns.
     """
 
     codes: Array
     names: tuple[dict[str, str], ...]
-    columns: tuple[str, ...]
 
     def totals(self, column: Array, index: Any = 0, *bins: int) -> Array:
         """Sums of a column by group (G,), or by group and the index of each row among so many bins (G, bins).
@@ -101,11 +100,10 @@ def make_grouping(columns: Mapping[str, Any], n_rows: int) -> Grouping:
     if not 1 <= len(columns) <= 2:
         raise InputError(f"by needs one or two columns, got {len(columns)}: {', '.join(columns) or 'none'}")
     coded = {split_name(name)[0]: encode(values, name, n_rows) for name, values in columns.items()}
-    codes: list[Array] = []
+    codes = []
     names: list[dict[str, str]] = []
     for level in dict.fromkeys([*((column,) for column in coded), tuple(coded)]):
-        own, labels = zip(*(coded[column] for column in level), strict=True)
-        code, _ = identifiers(np.ravel_multi_index(own, [*map(len, labels)]))
+        code, _ = identifiers({column: coded[column][0] for column in level})
         codes.append(code + len(names))
         for row in np.unique(code, return_index=True)[1]:
             names.append({column: coded[column][1][coded[column][0][row]] for column in level})
@@ -114,7 +112,7 @@ def make_grouping(columns: Mapping[str, Any], n_rows: int) -> Grouping:
             f"by {' and '.join(coded)} gives {len(names):,} groups, more than {MOST_GROUPS:,}: "
             "is it an identifier of rows? cut it into quantiles (NAME:4) or give another column"
         )
-    return Grouping(np.stack(codes), tuple(names), tuple(coded))
+    return Grouping(np.stack(codes), tuple(names))
 
 
 def encode(values: Any, name: str, n_rows: int) -> tuple[Array, list[str]]:
@@ -132,9 +130,9 @@ def encode(values: Any, name: str, n_rows: int) -> tuple[Array, list[str]]:
             count = wanted or QUANTILES
             edges = np.unique(np.quantile(known, np.arange(1, count) / count, method="lower"))
             borders = [f"{border:.4g}" for border in (known.min(), *edges, known.max())]
-            words = [f"({low}, {high}]" for low, high in pairwise(borders)]
+            words = np.array([f"({low}, {high}]" for low, high in pairwise(borders)])
             words[0] = words[0].replace("(", "[")
-            column = np.where(finite, np.array(words)[np.searchsorted(edges, column)], MISSING)
+            column = np.where(finite, words[np.searchsorted(edges, column)], MISSING)
     elif wanted:
         raise InputError(f"the column {name!r} holds {column.dtype}, which cannot be cut into {wanted} quantiles")
     return identifiers(column, n_rows, f"the column {name!r}")
@@ -150,14 +148,17 @@ def split_name(name: str) -> tuple[str, int]:
     return name, 0
 
 
-def columns_by(predictions: Any, by: Any) -> dict[str, Array]:
-    """The columns to group by: names of columns of the predictions, one array of a value per row, or a mapping."""
+def columns_by(predictions: Any, by: Any, rows: Any = ...) -> dict[str, Array]:
+    """The columns to group by: names of columns of the predictions, one array of a value per row, or a mapping.
+
+    rows : places of the rows whose values are wanted, where they are not all rows once.
+    """
     if isinstance(by, str):
         by = [part.strip() for part in by.split(",") if part.strip()]
     if isinstance(by, Sequence) and 1 <= len(by) <= 2 and all(isinstance(name, str) for name in by):
         by = {name: split_name(name)[0] for name in by}
     given = by if isinstance(by, Mapping) else {"group": by}
-    return {str(name): column_of(predictions, values) for name, values in given.items()}
+    return {str(name): column_of(predictions, values)[rows] for name, values in given.items()}
 
 
 def clusters_by(predictions: Any, cluster: Any) -> Array | None:
@@ -174,42 +175,36 @@ def clusters_by(predictions: Any, cluster: Any) -> Array | None:
     return code if len(found) < predictions.n else None
 
 
-def repeated(predictions: Any, by: Any, cluster: Any) -> tuple[Any, Any]:
-    """Groups and clusters for the rows that figures are made of.
+def sampled(predictions: Any, by: Any, cluster: Any, weights_are: str) -> tuple[Any, Any, Any, str]:
+    """Predictions whose weights sum to the number of sampling units, and words on their weights.
 
-    A row of many labels, or with label shares, stands for several of them: they share its group, and form a cluster.
+    Rows are the units, whatever they weigh; with "counts" every copy of a row is one. Between them, groups and clusters
+    for the rows that figures are made of: a row of many labels, or with label shares, stands for several of them, which
+    share its group and form a cluster.
     """
+    if weights_are not in ("rows", "counts"):
+        raise InputError(f"weights_are must be 'rows' or 'counts', got {weights_are!r}")
+    weights, words = predictions.weights, ""
+    if weights is not None and weights_are == "rows":
+        words = f", weights sum to {weights.sum():,.8g}"
+        predictions = predictions.like(weights=weights * (np.count_nonzero(weights) / weights.sum()))
+    elif weights is not None:
+        if (weights % 1).any():
+            raise InputError("weights_are='counts' makes copies of rows, but the weights are not all whole numbers")
+        rows = np.repeat(np.arange(predictions.n), weights.astype(np.int64))
+        by = None if by is None else columns_by(predictions, by, rows)
+        cluster = None if cluster is None else column_of(predictions, cluster)[rows]
+        words = f" that are copies of {predictions.n:,}, as many as their weights count"
+        predictions = predictions[rows].like(weights=None, notes=predictions.notes)
     if predictions.task == "multilabel":
         rows = np.repeat(np.arange(predictions.n), predictions.n_classes)
     elif predictions.label_shares is not None:
         rows = np.nonzero(predictions.label_shares)[0]
     else:
-        return by, cluster
-    groups = None if by is None else {name: column[rows] for name, column in columns_by(predictions, by).items()}
+        return predictions, by, cluster, words
     clusters = clusters_by(predictions, cluster)
-    return groups, rows if clusters is None else clusters[rows]
-
-
-def sampled(predictions: Any, by: Any, cluster: Any, weights_are: str) -> tuple[Any, Any, Any, str]:
-    """Predictions whose weights sum to the number of sampling units, their groups and clusters, and words on weights.
-
-    Rows are the units, whatever they weigh; with "counts" every copy of a row is one.
-    """
-    if weights_are not in ("rows", "counts"):
-        raise InputError(f"weights_are must be 'rows' or 'counts', got {weights_are!r}")
-    if (weights := predictions.weights) is None:
-        return predictions, by, cluster, ""
-    total = weights.sum()
-    if weights_are == "rows":
-        scaled = weights * (np.count_nonzero(weights) / total)
-        return predictions.like(weights=scaled), by, cluster, f", weights sum to {total:,.8g}"
-    if (weights % 1).any():
-        raise InputError("weights_are='counts' makes copies of rows, but the weights are not all whole numbers")
-    rows = np.repeat(np.arange(predictions.n), weights.astype(np.int64))
-    groups = None if by is None else {name: column[rows] for name, column in columns_by(predictions, by).items()}
-    clusters = None if cluster is None else column_of(predictions, cluster)[rows]
-    copies = predictions[rows].like(weights=None, notes=predictions.notes)
-    return copies, groups, clusters, f" that are copies of {predictions.n:,}, as many as their weights count"
+    groups = None if by is None else columns_by(predictions, by, rows)
+    return predictions, groups, rows if clusters is None else clusters[rows], words
 
 
 def column_of(predictions: Any, given: Any) -> Array:
@@ -221,8 +216,8 @@ def common_groups(val: Any, test: Any, by: Any) -> tuple[Array | None, Array]:
     """The name of each row's group in both sets, numbers cut at the same places; None where `val` lacks a column."""
     columns, start = columns_by(test, by), 0
     with suppress(InputError):
-        before = {name: column_of(val, split_name(name)[0]) for name in columns}
-        columns, start = {name: np.concatenate([before[name], columns[name]]) for name in columns}, val.n
+        columns = {name: np.concatenate([val.column(split_name(name)[0]), own]) for name, own in columns.items()}
+        start = val.n
     names = {}
     for name, column in columns.items():
         code, labels = encode(column, name, len(column))
@@ -240,11 +235,9 @@ class _Rows:
     """The rows of an analysis and their sums by group.
 
     total : weight of each group (G,), NaN where it is 0. count : its rows (G,).
-    claimed : variance of each row (n,) if the stated confidence is true.
     range : the finest group and the narrow range of confidence of each row (n,), as one number.
     unit : what is resampled (n,): rows of one finest group, range of confidence and outcome; or whole clusters.
     index : the bin of each row (n,). totals, codes : those of the grouping.
-    size : Poisson mean of each unit (U,), by which its draws are divided.
     independent : rows or clusters of each group (G,).
     joined : how many times clusters multiply the variance of each group's residuals (G,); see `design_effect`.
     """
@@ -259,25 +252,21 @@ class _Rows:
         n_bins: int,
     ) -> None:
         self.totals, self.codes, self.weights, self.clusters = grouping.totals, grouping.codes, weights, clusters
-        self.stated = np.clip(confidence.astype(np.float64), 0.0, 1.0)
-        self.correct = correct.astype(np.float64)
-        self.mass = np.ones(len(correct)) if weights is None else np.asarray(weights, np.float64)
-        self.claimed = self.mass**2 * self.stated * (1 - self.stated)
+        self.stated, self.correct = np.clip(confidence.astype(np.float64), 0.0, 1.0), correct.astype(np.float64)
+        self.mass = mass = row_mass(weights, len(correct))
         self.index, self.n_bins = width_index(confidence, n_bins), n_bins
-        total = self.totals(self.mass)
+        total = self.totals(mass)
         self.total, self.count = np.where(total > 0, total, np.nan), np.bincount(self.codes.ravel())
         # edges of the bins, and finer ones near 0 and 1
         edges = np.unique(np.concatenate([width_edges(n_bins), NEAR_THE_ENDS, 1 - NEAR_THE_ENDS]))
         self.range = self.codes[-1] * len(edges) + range_of(self.stated, edges)
+        self.independent = self.count
         if clusters is None:
             self.unit = np.unique(2 * self.range + (self.correct > 0.5), return_inverse=True)[1]
-            weight, square = np.bincount(self.unit, self.mass), np.bincount(self.unit, self.mass**2)
-            self.size = np.maximum(weight**2 / np.maximum(square, 1e-300), 1e-9)
-            self.independent = self.count
         else:
-            self.unit, self.size = clusters, np.ones(clusters.max() + 1)
-            self.independent = np.diff(self.by_unit(self.mass).indptr)
-        residual = self.mass * (self.stated - self.correct)
+            self.unit = clusters
+            self.independent = np.diff(self.by_unit(mass).indptr)
+        residual = mass * (self.stated - self.correct)
         self.joined = np.maximum(self.squares(residual) / np.maximum(self.totals(residual**2), 1e-300), 1.0)
 
     def by_unit(self, column: Array) -> csr_array:
@@ -305,38 +294,38 @@ def _simultaneous(rows: _Rows, resamples: int, seed: int) -> tuple[Array, Array,
 
     They are the standard errors to either side of an interval, and the p-value of each gap.
     """
-    column, claimed = rows.stated - rows.correct, rows.totals(rows.claimed) * rows.joined
+    mass, gaps, generator = rows.mass, rows.stated - rows.correct, np.random.default_rng([seed, 17])
+    claimed = rows.totals(mass**2 * rows.stated * (1 - rows.stated)) * rows.joined
     # at least what the stated confidences imply: a group without an error still has noise
-    gap, error = rows.mean(column, claimed)
+    gap, error = rows.mean(gaps, claimed)
     known = error > 0
     # deviations from the gap of the row's group, so that a mean over a resample is the deviation of its gap
-    mass, own = rows.mass, rows.mass * (column - gap[rows.codes])
-    weight, total, generator = rows.by_unit(mass), rows.by_unit(own), np.random.default_rng([seed, 17])
-    known_rows = known[:, None]
-    if rows.clusters is not None:
-        # normal multiples of the clusters' sums, since resamples hold no more clusters with errors than were seen
-        size, spread = rows.size, np.sqrt(total.power(2).sum(axis=1))[:, None]
-
-        def largest(count: int) -> Array:
-            """The largest studentised deviation of any group in each of so many draws."""
-            drawn = np.abs(total @ generator.standard_normal((len(size), count)))
-            return np.where(known_rows, drawn / np.maximum(spread, 1e-300), 0.0).max(axis=0)
-
+    own = mass * (gaps - gap[rows.codes])
+    total = rows.by_unit(own)
+    units = total.shape[1]
+    if rows.clusters is None:
+        parts = [rows.by_unit(column) for column in (mass, own**2, own * mass, mass**2)]
+        weight, square = (np.bincount(rows.unit, column) for column in (mass, mass**2))
+        # the Poisson mean of each unit, by which its draws are divided
+        size = np.maximum(weight**2 / np.maximum(square, 1e-300), 1e-9)[:, None]
+        least = (claimed / rows.squares(mass))[:, None]
     else:
-        squares = [rows.by_unit(product) for product in (own**2, own * mass, mass**2)]
-        least, size = (claimed / rows.squares(mass))[:, None], rows.size[:, None]
+        spread = np.sqrt(total.power(2).sum(axis=1))[:, None]
 
-        def largest(count: int) -> Array:
-            """The same of resamples."""
-            ratios = generator.poisson(size, size=(len(size), count)) / size
-            w, sums, own, cross, square = (part @ ratios for part in (weight, total, *squares))
-            with np.errstate(divide="ignore", invalid="ignore"):
-                mean = sums / w
-                spread = np.maximum(own - 2 * mean * cross + mean**2 * square, least * square)
-                t = np.abs(sums) / np.sqrt(spread)
-            return np.where(np.isfinite(t) & known_rows, t, 0.0).max(axis=0)
+    def largest(count: int) -> Array:
+        """The largest studentised deviation of any group in each of so many draws."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if rows.clusters is None:
+                ratios = generator.poisson(size, size=(units, count)) / size
+                sums, weight, own, cross, square = (part @ ratios for part in (total, *parts))
+                mean = sums / weight
+                t = sums / np.sqrt(np.maximum(own - 2 * mean * cross + mean**2 * square, least * square))
+            else:
+                # normal multiples of the clusters' sums, since resamples hold no more clusters with errors than seen
+                t = total @ generator.standard_normal((units, count)) / spread
+        return np.where(np.isfinite(t), np.abs(t), 0.0)[known].max(axis=0, initial=0.0)
 
-    reached = in_blocks(largest, resamples, len(size))
+    reached = in_blocks(largest, resamples, units)
     reached.sort()
     t = np.abs(gap) / np.where(known, error, np.nan)
     p_gap = (1 + resamples - np.searchsorted(reached, t - 1e-12)) / (resamples + 1)
@@ -370,7 +359,7 @@ def _chance_sums(rows: _Rows, stated: Array, draws: int, seed: int) -> Array:
 
     def drawn(count: int) -> Array:
         noise = generator.binomial(size.astype(np.int64), mean, size=(count, len(first))) - size * mean
-        return (to_bins @ (scale * noise).T).T
+        return (scale * noise) @ to_bins.T
 
     return in_blocks(drawn, draws, len(first)).reshape(-1, *shape)
 
@@ -405,23 +394,25 @@ def groups_differ(
     True
     """
     finest = grouping.codes[-1:] - grouping.codes[-1].min()
-    own = Grouping(finest, grouping.names[-finest.max() - 1 :], grouping.columns)
+    own = Grouping(finest, grouping.names[-finest.max() - 1 :])
     rows = _Rows(confidence, correct, mass if np.ptp(mass) else None, clusters, own, n_bins)
-    events, expected, count = (np.bincount(rows.index, one, n_bins) for one in (rows.correct, rows.stated, None))
+    stated, index = rows.stated, rows.index
+    events, expected, count = (np.bincount(index, one, n_bins) for one in (rows.correct, stated, None))
     # a few rows say little of their bin
-    moved = [(seen + FEWEST_ERRORS) / (stated + FEWEST_ERRORS)
-             for seen, stated in ((events, expected), (count - events, count - expected))]  # fmt: skip
-    odds = (moved[0] / moved[1])[rows.index] * rows.stated
-    chance = odds / (odds + 1 - rows.stated)
+    right, wrong = (
+        (seen + FEWEST_ERRORS) / (claimed + FEWEST_ERRORS)
+        for seen, claimed in ((events, expected), (count - events, count - expected))
+    )
+    odds = (right / wrong)[index] * stated
+    chance = odds / (odds + 1 - stated)
     linear, square = (
-        rows.totals(weight * chance * (1 - chance), rows.index, n_bins) for weight in (rows.mass, rows.mass**2)
+        rows.totals(weight * chance * (1 - chance), index, n_bins) for weight in (rows.mass, rows.mass**2)
     )
     share = linear / np.maximum(linear.sum(axis=0), 1e-300)
     variance = ((1 - 2 * share) * square + share**2 * square.sum(axis=0)).sum(axis=1)
     known = variance > 1e-12 * variance.max()
     freedom = int(known.sum()) - 1
-    few = clusters is not None and too_few_to_tell(rows.stated, rows.correct, mass, "binary", clusters)
-    if freedom < 1 or few:
+    if freedom < 1 or (clusters is not None and too_few_to_tell(stated, rows.correct, mass, "binary", clusters)):
         return Heterogeneity(0.0, 0, 1.0)
 
     def statistic(sums: Array) -> Array:
@@ -429,10 +420,9 @@ def groups_differ(
         parts = sums.sum(axis=-1) - sums.sum(axis=-2) @ share.T
         return (parts[..., known] ** 2 / variance[known]).sum(axis=-1) * freedom / (freedom + 1)
 
-    observed = statistic(rows.totals(rows.mass * (chance - rows.correct), rows.index, n_bins))
+    observed = float(statistic(rows.totals(rows.mass * (chance - rows.correct), index, n_bins)))
     drawn = statistic(_chance_sums(rows, chance, draws, seed))
-    at_least = int((drawn >= observed - 1e-12).sum())
-    return Heterogeneity(float(observed), freedom, (1 + at_least) / (len(drawn) + 1))
+    return Heterogeneity(observed, freedom, noise_floor(drawn, observed).p_value)
 
 
 SMALLEST_CHANCE = 1e-12
@@ -575,9 +565,9 @@ def group_analysis(
     if not len(confidence) == len(correct) == n_rows:
         raise InputError(f"confidence has {len(confidence)} rows, but there are {n_rows} groups of rows")
     rows = _Rows(np.asarray(confidence), np.asarray(correct), weights, clusters, grouping, n_bins)
+    confidence, correct, mass = rows.stated, rows.correct, rows.mass
     gap, error, critical, p_gap = _simultaneous(rows, resamples, seed)
-    binned = [rows.totals(rows.mass * column, rows.index, n_bins) for column in (1, rows.stated, rows.correct)]
-    sums = BinSums(*binned)
+    sums = BinSums(*(rows.totals(mass * column, rows.index, n_bins) for column in (1, confidence, correct)))
 
     def around(value: Array, half: Array) -> tuple[Array, ...]:
         return value, value - half, value + half
@@ -589,23 +579,22 @@ def group_analysis(
     figures = {
         "ece": (sums.norm(1),), "over_confidence": (over(sums.excess),), "under_confidence": (under(sums.excess),),
         "mce": (sums.norm(np.inf),), "gap": around(gap, critical * error),
-        "accuracy": mean(rows.correct), "confidence": mean(rows.stated),
+        "accuracy": mean(correct), "confidence": mean(confidence),
     }  # fmt: skip
-    accuracy, stated = figures["accuracy"][0], figures["confidence"][0]
-    mistaken = 1 - rows.stated
+    accuracy, mistaken = figures["accuracy"][0], 1 - confidence
     if about == "positive class":
-        mistaken = np.minimum(rows.stated, mistaken)
+        mistaken = np.minimum(confidence, mistaken)
         slope, slope_error = _slopes(rows, accuracy)
         figures["calibration_slope"] = around(slope, critical * slope_error)
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = accuracy / stated
+            ratio = accuracy / figures["confidence"][0]
             # the logarithm of O/E is nearly normal; its influence is y/O − p/E
             factor = np.exp(critical * error / accuracy)
             figures["observed_expected"] = ratio, ratio / factor, ratio * factor
     figures |= {name: mean(column) for name, column in (scores or {}).items()}
     errors = rows.count * np.maximum(mean(mistaken)[0], np.minimum(accuracy, 1 - accuracy))
     few = (rows.count < FEWEST_ROWS) | (errors / rows.joined < FEWEST_ERRORS)
-    chance = total_gap(_chance_sums(rows, rows.stated, resamples, seed), rows.total)
+    chance = total_gap(_chance_sums(rows, confidence, resamples, seed), rows.total)
     found = [
         GroupFigures(
             name,
@@ -614,15 +603,15 @@ def group_analysis(
             noise_floor(chance[:, place], figures["ece"][0][place]),
             float(p_gap[place]),
             bool(few[place]),
-            BinSums(*(one[place] for one in binned)),
+            BinSums(*(one[place] for one in sums)),
         )
         for place, name in enumerate(grouping.names)
     ]
-    # columns first, then intersections; in each, in the order of their values
-    groups = tuple(sorted(found, key=lambda one: (len(one.by), _order(one, grouping.columns))))
-    differ = groups_differ(rows.stated, rows.correct, rows.mass, grouping, clusters, n_bins=n_bins, seed=seed)
-    pooled = float(np.average(rows.stated - rows.correct, weights=rows.mass))
-    return GroupAnalysis(grouping.columns, groups, differ, critical, *_worst_served(groups, differ, pooled, about))
+    columns = tuple(grouping.names[-1])
+    groups = tuple(sorted(found, key=lambda one: _order(one, columns)))
+    differ = groups_differ(confidence, correct, mass, grouping, clusters, n_bins=n_bins, seed=seed)
+    pooled = float(np.average(confidence - correct, weights=mass))
+    return GroupAnalysis(columns, groups, differ, critical, *_worst_served(groups, differ, pooled, about))
 
 
 def column_groups(columns: RowColumns, predictions: Any, by: Any, **options: Any) -> GroupAnalysis | None:
@@ -648,8 +637,8 @@ def group_differences(own: Any, other: Any, comparison: Any) -> Figures:
     return Figures({group_name(by): Estimate(*found) for by, found in zip(grouping.names, ends, strict=True)})
 
 
-def _order(one: GroupFigures, columns: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Column by column: numbers by size, words by letter, what is missing last."""
+def _order(one: GroupFigures, columns: Sequence[str]) -> tuple[Any, ...]:
+    """Columns first, then intersections; column by column: numbers by size, words by letter, what is missing last."""
     places = []
     for column, value in one.by.items():
         try:
@@ -657,7 +646,7 @@ def _order(one: GroupFigures, columns: Sequence[str]) -> list[tuple[Any, ...]]:
         except ValueError:
             size = True, 0.0
         places.append((columns.index(column), value == MISSING, size, value))
-    return places
+    return len(places), places
 
 
 def _worst_served(
@@ -675,8 +664,7 @@ def _worst_served(
     if not away[worst] > 0:
         return None, f"no group departs from calibration beyond chance; {tested}"
     one, gap = groups[worst], gaps[worst]
-    risk = "risk overestimated", "risk underestimated"
-    words = risk if about == "positive class" else ("overconfident", "underconfident")
+    words = [f"risk {way}estimated" if about == "positive class" else f"{way}confident" for way in ("over", "under")]
     low, high = sorted((abs(gap.low), abs(gap.high)))
     sentence = (
         f"worst served: {one.name} ({one.n:,} rows), {words[gap.value < 0]} by {100 * abs(gap.value):.1f} points "

@@ -65,7 +65,7 @@ class Cells:
         """Cut the confidences (n,) at the edges of equal-width bins, equal-mass bins and `fine` equal-mass cells."""
         (confidence, correct, weights), ones, self.n_bins = rows.top(), rows.mass, n_bins
         width, mass = width_index(confidence, n_bins), mass_index(confidence, n_bins, weights)
-        finest = mass_index(confidence, fine, weights) if fine > 1 else 0
+        finest = mass_index(confidence, fine, weights)
         # every index grows with confidence, so the joint key does too: cells come out sorted
         _, first, cell = np.unique((width * n_bins + mass) * fine + finest, return_index=True, return_inverse=True)
         self.width, self.mass = width[first], mass[first]
@@ -116,7 +116,7 @@ class Intervals:
 
     def of(self, metric: Metric, figure: Figure, value: float) -> Found:
         """Interval and draws of one figure."""
-        rule, draws = figure.interval, np.empty(0)
+        rule, drawn, draws = figure.interval, self.drawn, np.empty(0)
         if isinstance(rule, Gaps):
             return self._gaps(rule, value)
         if isinstance(rule, ClassGaps):
@@ -128,9 +128,18 @@ class Intervals:
         elif rule is not None:
             found = rule.figure(self.cells) if isinstance(rule, Redrawn) else self._resampled(metric, figure)
             # cells blur the figure a little, so that only the deviations are taken from them
-            draws = np.maximum(value + self.drawn.shrink * (found[1:] - found[0]), rule.lowest)
-        ends = percentile_interval(draws, value)
-        return self._share(value, draws, ends) if isinstance(rule, Share) else ends, draws
+            draws = np.maximum(value + drawn.shrink * (found[1:] - found[0]), rule.lowest)
+        if isinstance(rule, Share):
+            # Exact ends where few rows are wrong, or right: resamples of few errors vary too little. As many rows count
+            # as equally weighted, independent ones would be as noisy: Kish's number, or that of the clusters, and no
+            # more than the spread of the draws tells.
+            mass, units, spread = self.rows.mass, drawn.counts.shape[1], draws.var()
+            count = mass.sum() ** 2 / (mass**2).sum()
+            if units < len(drawn.unit):
+                count = min(count, value * (1 - value) / spread if spread > 0 else units / drawn.shrink**2)
+            if count * min(value, 1 - value) < FEW_ERRORS:
+                return clopper_pearson(count * value, count), draws
+        return percentile_interval(draws, value), draws
 
     @cached_property
     def cells(self) -> Cells:
@@ -143,30 +152,18 @@ class Intervals:
         columns = [self.rows.column(name)[self.drawn.rows].astype(np.float64) for name in self.columns]
         return self.drawn.mean_draws(np.stack(columns, axis=1), self.rows.mass[self.drawn.rows])
 
-    def _share(self, value: float, draws: Array, found: Interval) -> Interval:
-        """Exact ends where few rows are wrong, or right: resamples of few errors vary too little.
-
-        As many rows count as equally weighted, independent ones would be as noisy: Kish's number, or that of the
-        clusters, and no more than the spread of the draws tells.
-        """
-        weights = self.rows.weights
-        count = len(self.rows.labels) if weights is None else weights.sum() ** 2 / (weights**2).sum()
-        units, spread = self.drawn.counts.shape[1], draws.var()
-        if units < len(self.drawn.unit):
-            count = min(count, value * (1 - value) / spread if spread > 0 else units / self.drawn.shrink**2)
-        return clopper_pearson(count * value, count) if count * min(value, 1 - value) < FEW_ERRORS else found
-
     def _gaps(self, rule: Gaps, value: float) -> Found:
-        table = self.cells.table(rule, value)
-        residual, noise, share = (part @ table for part in (self.cells.residual, self.cells.noise, self.cells.share))
+        cells = self.cells
+        table = cells.table(rule, value)
+        residual, noise, share = (part @ table for part in (cells.residual, cells.noise, cells.share))
         safe = np.where(share > 0, share, 1.0)
 
         def norm(g: Array) -> Array:
             return rule.norm(g, safe)
 
-        def squares(g: Array) -> Array:
-            # without what noise adds to the square, which is the same for every g
-            return norm(g) ** 2
+        def statistic(g: Array) -> Array:
+            # of a debiased error the square, without what noise adds to it, which is the same for every g
+            return norm(g) ** 2 if rule.debiased else norm(g)
 
         line = residual
         if rule.shrunk:
@@ -178,14 +175,14 @@ class Intervals:
             apart = residual - line
             chance = ((noise - share * noise.sum(axis=1, keepdims=True)) ** 2 / safe).sum(axis=1).mean()
             line += max(0.0, 1 - chance / max((apart**2 / safe).sum(), 1e-300)) * apart
-        statistic = squares if rule.debiased else norm
         found = inverted_interval(norm, residual, noise, value=value, statistic=statistic, direction=line)
         if rule.worst:
             # a bin of few rows can be off by chance, while others cannot: the largest of ends that hold together. Rows
             # that are all right vary too little among themselves, and as much as was stated at least
-            confidence, mass = self.rows.top()[0].astype(np.float64), self.rows.mass
-            stated = np.clip(mass**2 * confidence * (1 - confidence), 0.0, None)
-            chance = np.bincount(width_index(self.rows.top()[0], self.n_bins), stated, self.n_bins) / mass.sum() ** 2
+            confidence, mass = self.rows.column("confidence"), self.rows.mass
+            wide = confidence.astype(np.float64)
+            stated = np.clip(mass**2 * wide * (1 - wide), 0.0, None)
+            chance = np.bincount(width_index(confidence, self.n_bins), stated, self.n_bins) / mass.sum() ** 2
             spread = np.sqrt(np.maximum(noise.var(axis=0), chance)) + 1e-300
             reach = np.quantile((np.abs(noise) / spread).max(axis=1), (1 + LEVEL) / 2)
             found = max(found[0], min(float(((np.abs(residual) - reach * spread) / safe).max()), value)), found[1]
@@ -212,18 +209,20 @@ class Intervals:
         """
         rows, n_bins, probabilities = self.rows, self.n_bins, self.rows.kept
         m, n_classes = probabilities.shape
-        most = max(20, NOISE_ELEMENTS // (n_classes * n_bins))
-        most = most if self.paired else min(most, CLASS_RESAMPLES)
-        most, draws = most if binning == "width" else MASS_RESAMPLES, rows.draws
+        most, draws = max(20, NOISE_ELEMENTS // (n_classes * n_bins)), rows.draws
+        if binning == "mass":
+            most = MASS_RESAMPLES
+        elif not self.paired:
+            most = min(most, CLASS_RESAMPLES)
         counts = np.ascontiguousarray(draws.counts[:most, draws.unit].T)
         mass, gaps = rows.mass[draws.rows], probabilities.astype(np.float32)
         gaps[np.arange(m), rows.labels[draws.rows]] -= 1.0
         gaps *= mass[:, None].astype(np.float32)
-        columns, weights = np.ascontiguousarray(probabilities.T), None if rows.weights is None else mass
+        columns = np.ascontiguousarray(probabilities.T)
         if binning == "width":
             index = width_index(columns, n_bins)
         else:
-            index = np.stack([mass_index(column, n_bins, weights) for column in columns])
+            index = np.stack([mass_index(column, n_bins, mass) for column in columns])
         classes, places = np.nonzero(index)
         bins = classes * n_bins + index[classes, places]
         table = csr_array((gaps[places, classes], (bins, places)), shape=(n_classes * n_bins, m))
@@ -238,12 +237,11 @@ class Intervals:
         return sums.reshape(n_classes * n_bins, -1).T
 
     def _class_spread(self, rule: ClassSpread, value: float) -> Found:
-        draws, (weight, total) = self.rows.draws, class_loss_sums(self.rows)
+        rows, draws = self.rows, self.rows.draws
+        weight, total = class_loss_sums(rows)
         present = weight > 0  # of many classes few may occur
         means, count = total[present] / weight[present], present.sum()
-        labels, mass, column = (
-            part[draws.rows] for part in (self.rows.labels, self.rows.mass, self.rows.column(rule.column))
-        )
+        labels, mass, column = (part[draws.rows] for part in (rows.labels, rows.mass, rows.column(rule.column)))
         place = np.cumsum(present)[labels] - 1
         own, sums = (np.bincount(place, one, count) for one in (mass, mass * column))
         centred = column - (sums / np.where(own > 0, own, 1.0))[place]
@@ -254,10 +252,9 @@ class Intervals:
 
     def _resampled(self, metric: Metric, figure: Figure) -> Array:
         """The figure of the resampled rows themselves first, then of the draws."""
-        probabilities, labels, mass = (
-            part[self.drawn.rows] for part in (self.rows.probabilities, self.rows.labels, self.rows.mass)
-        )
-        counts = self.drawn.counts[:FUNCTION_RESAMPLES, self.drawn.unit]
+        rows, drawn = self.rows, self.drawn
+        probabilities, labels, mass = (part[drawn.rows] for part in (rows.probabilities, rows.labels, rows.mass))
+        counts = drawn.counts[:FUNCTION_RESAMPLES, drawn.unit]
         return np.array(
             [
                 metric.values(probabilities, labels, sample_weight=weights)[figure.name]

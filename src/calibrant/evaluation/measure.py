@@ -31,7 +31,6 @@ from calibrant.evaluation.groups import (
     GroupAnalysis,
     clusters_by,
     column_groups,
-    repeated,
     sampled,
 )
 from calibrant.evaluation.results import MAIN, ClassProfile, about
@@ -262,7 +261,6 @@ def measure(
     predictions.refuse_probabilities()
     check_counts(predictions.weights, "weights")
     predictions, by, cluster, weighed = sampled(predictions, by, cluster, weights_are)
-    by, cluster = repeated(predictions, by, cluster)
     if predictions.task == "multilabel":
         options = {"n_bins": n_bins, "resamples": resamples, "seed": seed, "engine": engine, "metrics": metrics}
         return replace(_measure_labels(predictions, by, cluster, decompose, options), weighed=weighed)
