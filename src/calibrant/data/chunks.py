@@ -21,7 +21,7 @@ from calibrant.core.rows import SAMPLED_ROWS, Blocks, Columns, Rows, fingerprint
 from calibrant.core.statistic import Kernel, Statistic, add
 from calibrant.core.threads import BLOCK_ELEMENTS
 from calibrant.core.zeros import log_floor_of, raised, sample_stride, warn_of_zeros
-from calibrant.data.predictions import Predictions, fits_in_memory, to_logits
+from calibrant.data.predictions import Predictions, fits_in_memory
 from calibrant.data.scratch import Scratch, fits_on_disk
 from calibrant.data.source import ArraySource, PartsSource
 from calibrant.engines.engine import Engine
@@ -51,31 +51,24 @@ class Chunk:
         """Number of rows."""
         return self.predictions.n
 
-    def values(
-        self, *, check: bool, most: int | None = None, elements: int = STREAM_ELEMENTS
-    ) -> Iterator[tuple[slice, Array]]:
-        """Places and values of blocks in order, up to `most` rows; `check` raises at values that are no scores."""
-        rows = max(1, elements // self.predictions.source.shape[1])
+    def parts(
+        self, *, check: bool = False, most: int | None = None, elements: int = CHUNK_ELEMENTS
+    ) -> Iterator[Predictions]:
+        """The rows, up to `most`, as predictions in memory, nearly always all at once; `check` raises at values that
+        are no scores."""
+        given = self.predictions
         with self.naming():
-            yield from self.predictions.blocks(rows, check=check, most=most)
+            for own, block in given.blocks(max(1, elements // given.source.shape[1]), check=check, most=most):
+                source = ArraySource(block, given.source.locate(own.start)[0])
+                yield given._part(source, own, checked=True)
 
     def blocks(self, *, check: bool, most: int | None = None) -> Iterator[tuple[Any, ...]]:
         """Number of the first row, logits (m, K) or (m,) as a calibrator sees them, labels and weights of blocks."""
-        given = self.predictions
-        for own, block in self.values(check=check, most=most):
-            logits = block[:, 0] if given.flat else block
-            if given.kind == "probabilities":
-                logits = to_logits(logits, given.task)
-            if self.log_floor is not None:
-                logits = raised(logits, self.log_floor)
-            weights = None if given.weights is None else given.weights[own]
-            yield self.first_row + own.start, logits, given.labels[own], weights
-
-    def parts(self) -> Iterator[Predictions]:
-        """The rows as predictions in memory, values unchecked; nearly always all at once."""
-        for own, block in self.values(check=False, elements=CHUNK_ELEMENTS):
-            source = ArraySource(block, self.predictions.source.locate(own.start)[0])
-            yield self.predictions._part(source, own, checked=True)
+        row = self.first_row
+        for part in self.parts(check=check, most=most, elements=STREAM_ELEMENTS):
+            logits = part.logits if self.log_floor is None else raised(part.logits, self.log_floor)
+            yield row, logits, part.labels, part.weights
+            row += part.n
 
     @contextmanager
     def naming(self) -> Iterator[None]:
@@ -121,9 +114,6 @@ Sums = tuple[Any, ...]
 Work = Callable[..., Sums]
 """`work(logits, labels, weights)` → sums, or arrays with an entry per row."""
 
-Marked = list[tuple[int, np.ndarray]]
-"""Some of the rows in order: a stride s, and every s-th of the rows of a block."""
-
 
 def file_rows(predictions: Predictions, engine: Engine) -> Rows:
     """Predictions in files as rows; of probabilities the logarithms are used."""
@@ -142,13 +132,14 @@ class FileBlocks(Blocks):
     def __init__(self, predictions: Predictions, engine: Engine) -> None:
         self.predictions, self.engine = predictions, engine
         n_rows, self._width = predictions.source.shape
-        self.shape: tuple[int, ...] = (n_rows,) if predictions.flat else (n_rows, self._width)
+        self.shape = (n_rows,) if predictions.flat else (n_rows, self._width)
         self.n_passes = 0
         # which rows name the data set, and from which the value of a zero is learned
         self._strides = max(1, n_rows // SAMPLED_ROWS), sample_stride(n_rows, predictions.n_classes)
         self._chunks = cut(predictions)
         self._checked = False
-        self._marked: Marked = []
+        # some of the rows in order: a stride s, and every s-th of the rows of a block
+        self._marked: list[tuple[int, Array]] = []
         self._sample: Rows | None = None
         self._scratches: list[Scratch] = []
 
@@ -162,7 +153,7 @@ class FileBlocks(Blocks):
         stage = f"pass {self.n_passes}"
         sums = self._pass(work, self._chunks_of(rows), stage, note, check=not shows_bad_values)
         if not self._checked:
-            if shows_bad_values and not np.isfinite(sums[:shows_bad_values]).all():
+            if not np.isfinite(sums[:shows_bad_values]).all():
                 self._settle()
             self._checked = True
             if self._chunks[0].log_floor is not None:  # learned in this very pass
@@ -245,10 +236,10 @@ class FileBlocks(Blocks):
     def _settle(self) -> None:
         """Look at every value in a pass of its own, if no pass has done so yet."""
         if not self._checked:
-            self._pass(_nothing, self._chunks, "checking")
+            self._pass(None, self._chunks, "checking")
             self._checked = True
 
-    def _pass(self, work: Work, chunks: list[Chunk], stage: str, note: str = "", *, check: bool = True) -> Sums:
+    def _pass(self, work: Work | None, chunks: list[Chunk], stage: str, note: str = "", *, check: bool = True) -> Sums:
         """One pass; the first one also checks the values and marks rows, and gives the zeros that it meets a value."""
         marks = () if self._marked else {*self._strides}
         task = partial(_summed, work=work, check=check and not self._checked, marks=marks)
@@ -269,9 +260,9 @@ class FileBlocks(Blocks):
         """Each chunk with its own labels and weights, so that no more is sent to a worker."""
         found = []
         for chunk in self._chunks:
-            own, given = slice(chunk.first_row, chunk.first_row + chunk.n), chunk.predictions
+            own = slice(chunk.first_row, chunk.first_row + chunk.n)
             weights = None if rows.weights is None else rows.weights[own]
-            given = given.like(_labels=rows.labels[own], weights=weights)
+            given = chunk.predictions.like(_labels=rows.labels[own], weights=weights)
             found.append(replace(chunk, predictions=given))
         return found
 
@@ -294,18 +285,17 @@ class FileBlocks(Blocks):
         return np.memmap(scratch.path, dtype, "w+", shape=shape)
 
 
-def _summed(chunk: Chunk, *, work: Work, check: bool, marks: Collection[int]) -> Sums:
+def _summed(chunk: Chunk, *, work: Work | None, check: bool, marks: Collection[int]) -> Sums:
     """Marked rows of one chunk, how many of its rows that count hold a zero, and its sums: all of it adds up."""
     sums: Sums = ()
     for row, logits, labels, weights in chunk.blocks(check=check):
         with np.errstate(invalid="ignore"):  # values that are not finite yet unchecked show in the sums
-            part = work(logits, labels, weights)
+            part = () if work is None else work(logits, labels, weights)
         n_zero = 0
         if check and chunk.log_floor is None:
             infinite = np.isinf(logits).reshape(len(logits), -1).any(axis=1)
-            n_zero = int(infinite.sum() if weights is None else (infinite & (weights > 0)).sum())
-        marked = [(stride, logits[-row % stride :: stride].copy()) for stride in marks]
-        part = (marked, n_zero, *part)
+            n_zero = np.count_nonzero(infinite if weights is None else infinite & (weights > 0))
+        part = ([(stride, logits[-row % stride :: stride].copy()) for stride in marks], n_zero, *part)
         sums = add(sums, part) if sums else part
     return sums
 
@@ -319,7 +309,3 @@ def _head(chunk: Chunk, *, most: int) -> list[tuple[Array, Array]]:
     # blocks may be read into the same memory: a copy outlives the next one
     blocks = chunk.blocks(check=True, most=most)
     return [(np.array(logits), np.arange(row, row + len(logits))) for row, logits, *_ in blocks]
-
-
-def _nothing(logits: Array, labels: Array, weights: Array | None) -> Sums:
-    return ()

@@ -14,7 +14,6 @@ or the sample's metadata, of the store, or of a scorer called `confidence`; opti
 log-probabilities of the token that is the answer.
 """
 
-import io
 import json
 import zipfile
 from collections.abc import Mapping
@@ -53,26 +52,21 @@ def harness_rows(rows: list[Row], path: Path) -> Read:
             f"the answers are those of the filter {first}; for those of {others[0]}: "
             f'grep \'"filter": "{others[0]}"\' {path.name} > {path.stem}_{others[0]}.jsonl'
         )
-    about = [_scalars(row.get("doc")) | _scalars(row) for row in rows]
-    if all(map(_has_options, rows)):
+    # is every response a log-likelihood and whether its tokens are the most likely ones?
+    responses = (item for row in rows for item in row[RESPONSES] or [None])
+    if all(isinstance(item, list) and str(item[-1]) in ("True", "False") for item in responses):
         made = _options(rows, path)
         if "acc_norm" in rows[0] and PER_CHARACTER in made[0]:
             notes.append(f"logits are log-likelihoods of the options (acc); the scores of acc_norm are {PER_CHARACTER}")
     else:
         made = [_pair(row, next((row[word] for word in RIGHT if word in row), None), path) for row in rows]
-    return [facts | more for facts, more in zip(about, made, strict=True)], tuple(notes)
+    return [_scalars(row.get("doc")) | _scalars(row) | own for row, own in zip(rows, made, strict=True)], tuple(notes)
 
 
 def _scalars(values: Any) -> Row:
     """What may be a column: numbers and texts by name; not under a name that stands for scores or labels."""
     items = values.items() if isinstance(values, Mapping) else ()
     return {word: item for word, item in items if isinstance(item, (str, int, float)) and word not in KNOWN}
-
-
-def _has_options(row: Row) -> bool:
-    """Is every response a log-likelihood and whether its tokens are the most likely ones?"""
-    pairs = [item for item in row[RESPONSES] if isinstance(item, list) and str(item[-1]) in ("True", "False")]
-    return 0 < len(pairs) == len(row[RESPONSES])
 
 
 def _pair(values: Row, verdict: Any, path: Path) -> Row:
@@ -117,9 +111,9 @@ def _options(rows: list[Row], path: Path) -> list[Row]:
 def _targets(rows: list[Row], scores: list[list[float]], texts: list[list[str]], path: Path) -> list[int]:
     """The place of the right option: targets are numbers, texts or letters, the first that fits all rows and acc."""
     given = [str(row.get("target")).strip("[] \n") for row in rows]
-    for way in range(3):
-        keys = [(list(map(str, range(len(one)))), words, list(ascii_uppercase[: len(one)]))[way]
-                for one, words in zip(scores, texts, strict=True)]  # fmt: skip
+    sizes = list(map(len, scores))
+    numbers = [list(map(str, range(size))) for size in sizes]
+    for keys in (numbers, texts, [list(ascii_uppercase[:size]) for size in sizes]):
         found = [own.index(target) if target in own else -1 for own, target in zip(keys, given, strict=True)]
         hits = [place == np.argmax(one) for place, one in zip(found, scores, strict=True)]
         if -1 not in found and all(row.get("acc", hit) == hit for row, hit in zip(rows, hits, strict=True)):
@@ -138,9 +132,9 @@ def read_log(path: Path) -> Read:
         columns = [list(one.values()) if isinstance(one, dict) else one for one in samples.values()]
         whole = all(isinstance(one, list) and len(one) == len(columns[0]) for one in columns)
         samples = [dict(zip(samples, row, strict=True)) for row in zip(*columns, strict=True)] if whole else None
-    if isinstance(samples, list):
-        samples = [{"scores": row} if isinstance(row, list) else row for row in samples]
-    if not isinstance(samples, list) or not all(isinstance(row, dict) for row in samples):
+    rows = samples if isinstance(samples, list) else [None]
+    samples = [{"scores": row} if isinstance(row, list) else row for row in rows]
+    if not all(isinstance(row, dict) for row in samples):
         raise InputError(
             f"{path} holds no list of objects: give the samples of an evaluation, such as samples_TASK_DATE.jsonl of "
             "lm_eval --log_samples, not its averages"
@@ -153,21 +147,19 @@ def read_eval(path: Path) -> Read:
     samples = []
     with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
         for member in archive.infolist():
-            if member.filename.startswith("samples/") and member.filename.count("/") == 1:
-                check_expansion(member.file_size, member.compress_size, f"{path}: {member.filename}")
-                samples.append(json.loads(_unpacked(archive, member, raw)))
+            if member.filename.rpartition("/")[0] != "samples":
+                continue
+            check_expansion(member.file_size, member.compress_size, f"{path}: {member.filename}")
+            if member.compress_type == ZSTANDARD:
+                import pyarrow as pa
+
+                raw.seek(member.header_offset + 26)  # the lengths of the name and of the extra field, then these two
+                raw.read(int(np.frombuffer(raw.read(4), "<u2").sum()))
+                text = pa.decompress(raw.read(member.compress_size), member.file_size, codec="zstd", asbytes=True)
+            else:
+                text = archive.read(member)
+            samples.append(json.loads(text))
     return inspect_rows(samples, path)
-
-
-def _unpacked(archive: zipfile.ZipFile, member: zipfile.ZipInfo, raw: io.BufferedReader) -> bytes:
-    if member.compress_type != ZSTANDARD:
-        return archive.read(member)
-    import pyarrow as pa
-
-    raw.seek(member.header_offset + 26)  # the lengths of the name and of the extra field, which the data follow
-    lengths = np.frombuffer(raw.read(4), "<u2")
-    raw.seek(int(lengths.sum()), io.SEEK_CUR)
-    return pa.decompress(raw.read(member.compress_size), member.file_size, codec="zstd", asbytes=True)
 
 
 def inspect_rows(samples: list[Row], path: Path) -> Read:
@@ -182,17 +174,17 @@ def inspect_rows(samples: list[Row], path: Path) -> Read:
     repeated = len({sample.get("id") for sample in scored}) < len(scored)
     made = []
     for sample, option in zip(scored, options, strict=True):
-        scores = sample["scores"]
-        row = {"id": sample.get("id"), **_scalars(sample.get("metadata"))}
+        score, metadata = sample["scores"][scorer], sample.get("metadata")
+        row = {"id": sample.get("id"), **_scalars(metadata)}
         if repeated:  # answers to one question are not independent
             row["cluster"] = row["id"]
-        values = {CONFIDENCE: scores.get(CONFIDENCE, {}).get("value")}
-        for place in (sample.get("store"), sample.get("metadata"), scores[scorer].get("metadata")):
+        values = {CONFIDENCE: sample["scores"].get(CONFIDENCE, {}).get("value")}
+        for place in (sample.get("store"), metadata, score.get("metadata")):
             values |= place or {}
         if values[CONFIDENCE] is None and all(options):
             row |= {"top_logprobs": option, "answer": "".join(sample["target"])}
         else:
-            row |= _pair(values, scores[scorer].get("value"), path)
+            row |= _pair(values, score.get("value"), path)
         made.append(row)
     return made, tuple(notes)
 

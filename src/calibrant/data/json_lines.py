@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from calibrant.core import progress
-from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 from calibrant.core.schema import KINDS, number_order
 from calibrant.data.evaluation_logs import PER_CHARACTER, RESPONSES, Read, harness_rows, read_eval, read_log
@@ -75,13 +74,12 @@ def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     if choices is not None and not scored:
         _choices(found, path, columns, choices, wanted)
     for key, column in columns.items():
-        if key not in found:
-            array, names = memory_array(column, f"{path}: {key}"), None
-            if isinstance(column[0], dict):
-                array, names = _objects(column, path, key, found, wanted)
-            if array is not None:
-                found[key] = ArrayField(array)
-                found[key].names = names
+        if key in found:
+            continue
+        if isinstance(column[0], dict):
+            _objects(found, path, column, key, wanted)
+        elif (array := memory_array(column, f"{path}: {key}")) is not None:
+            found[key] = ArrayField(array)
     return found
 
 
@@ -96,7 +94,7 @@ def _by_name(value: Any) -> Any:
     if isinstance(value, list) and value and all(isinstance(item, dict) and len(item) == 2 for item in value):
         items = [sorted(item.values(), key=lambda part: not isinstance(part, str)) for item in value]
     elif isinstance(value, dict) and len(value) == 2 and all(isinstance(part, list) for part in value.values()):
-        items = [list(pair) for pair in zip(*value.values(), strict=False)]
+        items = list(zip(*value.values(), strict=False))
     else:
         return value
     fits = all(isinstance(name, str) and type(number) in (int, float) for name, number in items)
@@ -147,31 +145,30 @@ def _refuse(word: str) -> Any:
     raise ValueError(f"it holds {word}, but every number must be finite")
 
 
-def _objects(
-    column: list[Any], path: Path, key: str, found: Fields, wanted: Wanted
-) -> tuple[Array | None, list[str] | None]:
-    """Numbers by name, and the names; of scores, an option that a row does not name has probability 0 there."""
+def _objects(found: Fields, path: Path, column: list[Any], key: str, wanted: Wanted) -> None:
+    """Numbers by name, where that is what it holds; of scores, an option that a row does not name has probability 0."""
     names = list(dict.fromkeys(name for item in column if isinstance(item, dict) for name in item))
     order = number_order(names)
     names = names if order is None else [names[place] for place in order]
     scores = key in (*KINDS, PER_CHARACTER)
     if not all(map(_plain, column)) or (not scores and any(len(item) < len(names) for item in column)):
-        return None, None
+        return
     if order is None and key == "labels" and CLASS_NAMES in found:
         known = list(map(str, found[CLASS_NAMES].read()))
         if set(known) != set(names):
             raise InputError(f"{path}: {key} name {', '.join(names)}, but the scores {', '.join(known)}")
         names = known
-    if scores and set(names) <= set(wanted.class_names or ()):
-        names = list(wanted.class_names or ())
+    given = list(wanted.class_names or ())
+    if scores and set(names) <= set(given):
+        names = given
     fewer = sum(len(item) < len(names) for item in column)
     if fewer and key in KINDS:
         found.notes += (f"{fewer} of {len(column)} rows have fewer than {len(names)} options: 0 for the others",)
     if order is None and key in KINDS:
         found[CLASS_NAMES] = ArrayField(np.array(names))
     missing = 0.0 if key == "probabilities" else -np.inf
-    array = np.array([[item.get(name, missing) for name in names] for item in column], dtype=np.float64)
-    return array, None if order is not None else names
+    found[key] = ArrayField(np.array([[item.get(name, missing) for name in names] for item in column], float))
+    found[key].names = None if order else names
 
 
 def _choices(found: Fields, path: Path, columns: dict[str, list[Any]], key: str, wanted: Wanted) -> None:
@@ -184,7 +181,7 @@ def _choices(found: Fields, path: Path, columns: dict[str, list[Any]], key: str,
     elif all(map(_plain, columns[key])):
         options = sorted({option for row in rows for option in row})
     else:
-        options = sorted({str(answer).strip() for answer in columns.get(label or "", [])})
+        options = sorted({str(answer).strip() for answer in columns.get(label, [])})
     if len(options) < 2:
         raise InputError(
             f"{path}: {key} names {len(options)} options; name them with class_names= (--class-names A,B,C)"
@@ -226,7 +223,7 @@ def _options(value: Any, called: str) -> dict[str, float]:
         else:
             break
     if _plain(value):
-        pairs = list(value.items())
+        pairs = value.items()
     elif isinstance(value, list) and value and all(isinstance(item, dict) and "token" in item for item in value):
         pairs = [(str(item["token"]), item.get("logprob")) for item in value]
     else:

@@ -8,7 +8,7 @@ import math
 import os
 import struct
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
@@ -71,10 +71,11 @@ def write_predictions(predictions: Predictions | Mapping[str, Predictions], path
             f"{target} can hold one part, but there are {len(parts)} ({', '.join(parts)}): "
             f"pick one with #{next(iter(parts))}, or write .npz or .safetensors"
         )
+    given: Any = parts if suffix in HOLDS_PARTS else next(iter(parts.values()))
     if suffix == ".npy":
-        return _write_npy(parts, target)
+        return _write_npy(given, target)
     with atomic_write(target) as temporary:
-        WRITERS[suffix](parts, temporary)
+        WRITERS[suffix](given, temporary)
     return [target]
 
 
@@ -93,9 +94,10 @@ def columns_of(predictions: Predictions) -> dict[str, Array]:
     }
     found = {name: column for name, column in own.items() if column is not None}
     own_rows = {name: field.read() for name, field in predictions.extras.items() if field.shape[0] == predictions.n}
-    others = {**predictions.groups, **own_rows}
-    taken = {predictions.kind, *found}
-    return found | {name: column for name, column in others.items() if name not in taken and column.dtype.kind != "O"}
+    for name, column in {**predictions.groups, **own_rows}.items():
+        if name not in (predictions.kind, *found) and column.dtype.kind != "O":
+            found[name] = column
+    return found
 
 
 def score_word(predictions: Predictions, *, one: bool = False) -> str:
@@ -134,19 +136,17 @@ def _stored(parts: Mapping[str, Predictions], *, names: bool = True) -> dict[str
             whole = predictions.values.reshape(*places, *shape[1:])
             whole = np.moveaxis(whole, -1, axis) if shape[1:] else whole
             blocks, shape = [whole], whole.shape
-            rows = {name: array for name, array in columns.items() if array.shape[0] == predictions.n}
-            columns |= {name: array.reshape(places) for name, array in rows.items()}
+            for name, array in columns.items():
+                columns[name] = array.reshape(places) if len(array) == predictions.n else array
             columns |= {name: field.read() for name, field in predictions.extras.items()}
-        scores = _Stored(shape, predictions.dtype, blocks)
         prefix = f"{split}_" if split else ""
-        found[prefix + score_word(predictions)] = scores
+        found[prefix + score_word(predictions)] = _Stored(shape, predictions.dtype, blocks)
         found |= {prefix + name: _Stored(array.shape, array.dtype, [array]) for name, array in columns.items()}
     return found
 
 
-def _write_npy(parts: dict[str, Predictions], path: Path) -> list[Path]:
+def _write_npy(predictions: Predictions, path: Path) -> list[Path]:
     """The matrix and, beside it, its labels, weights and class names."""
-    (predictions,) = parts.values()
     word, own = kind_word(path.stem), score_word(predictions)
     prefix = path.stem.removesuffix(word) if word else f"{path.stem}_"
     if word not in (None, own, predictions.kind):
@@ -194,11 +194,10 @@ def _write_safetensors(parts: dict[str, Predictions], path: Path) -> None:
             array.write(file, header=False)
 
 
-def _write_parquet(parts: dict[str, Predictions], path: Path) -> None:
+def _write_parquet(predictions: Predictions, path: Path) -> None:
     """A row group per chunk."""
     import pyarrow as pa
 
-    (predictions,) = parts.values()
     word, names = score_word(predictions), predictions.class_names
     metadata = None if names is None else {CLASS_NAMES: json.dumps(names)}
     # groups are cut with the rows, whatever they hold
@@ -226,12 +225,18 @@ def arrow_array(array: Array) -> Any:
     return flat if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
 
 
-def _write_csv(parts: dict[str, Predictions], path: Path) -> None:
-    """The fewest digits that read back as the same numbers."""
-    (predictions,) = parts.values()
+def _write_csv(predictions: Predictions, path: Path) -> None:
+    """The fewest digits that read back as the same numbers; matrices as one column each."""
     names = predictions.class_names or range(predictions.n_classes)
+    columns = {}
+    for name, array in columns_of(predictions).items():
+        one = {"labels": "label", "weights": "weight", LABEL_SHARES: "label_share"}.get(name, name)
+        if array.ndim == 1:
+            columns[one] = array
+        elif array.ndim == 2:
+            inner = names if array.shape[1] == len(names) else range(array.shape[1])
+            columns |= {f"{one}_{word}": array[:, place] for place, word in enumerate(inner)}
     one = score_word(predictions, one=True)
-    columns = _wide(columns_of(predictions), names)
     with csv_writer(path, "\t" if ".tsv" in path.suffixes else ",") as writer:
         writer.writerow([*columns, *([one] if predictions.flat else [f"{one}_{name}" for name in names])])
         for chunk in predictions.like(groups=columns).chunks():
@@ -239,22 +244,10 @@ def _write_csv(parts: dict[str, Predictions], path: Path) -> None:
             writer.writerows(zip(*cells, *zip(*shown_rows(chunk), strict=True), strict=True))
 
 
-def shown_rows(chunk: Predictions) -> Iterator[list[str]]:
+def shown_rows(predictions: Predictions) -> Iterator[list[str]]:
     """The scores of each row as text."""
-    yield from chunk.values.reshape(chunk.n, -1).astype(str).tolist()
-
-
-def _wide(columns: Mapping[str, Array], names: Sequence[Any]) -> dict[str, Array]:
-    """Matrices as one column each."""
-    found: dict[str, Array] = {}
-    for name, array in columns.items():
-        one = {"labels": "label", "weights": "weight", LABEL_SHARES: "label_share"}.get(name, name)
-        if array.ndim == 1:
-            found[one] = array
-        elif array.ndim == 2:
-            inner = names if array.shape[1] == len(names) else range(array.shape[1])
-            found |= {f"{one}_{word}": array[:, place] for place, word in enumerate(inner)}
-    return found
+    for chunk in predictions.chunks():
+        yield from chunk.values.reshape(chunk.n, -1).astype(str).tolist()
 
 
 @contextmanager
@@ -269,9 +262,8 @@ def csv_writer(path: Path, separator: str) -> Iterator[Any]:
         yield csv.writer(text, delimiter=separator, lineterminator="\n")
 
 
-def _write_jsonl(parts: dict[str, Predictions], path: Path) -> None:
+def _write_jsonl(predictions: Predictions, path: Path) -> None:
     """An object per row."""
-    (predictions,) = parts.values()
     key = score_word(predictions, one=predictions.flat)
     label = {"pairs": CORRECT, "multilabel": "labels"}.get(predictions.task, "label")
     with path.open("w", encoding="utf-8") as file:
@@ -317,13 +309,14 @@ def _rewrite_text(calibrated: Predictions, source: Path, temporary: Path, rename
     names = canonical(form.names)
     places = [names.index(name) for name in renamed]
     header = [renamed.get(name, own) for name, own in zip(names, form.names, strict=True)]
-    scores = (row for chunk in calibrated.chunks() for row in shown_rows(chunk))
     with opened_text(source) as lines, csv_writer(temporary, form.separator) as writer:
         if form.header:
             lines.readline(MAX_TEXT_BYTES)
             writer.writerow(header[1:] if form.row_names else header)
         text = io.TextIOWrapper(lines, encoding=form.encoding, errors="replace", newline="")
-        for cells, row in zip(filter(None, csv.reader(text, delimiter=form.separator)), scores, strict=True):
+        for cells, row in zip(
+            filter(None, csv.reader(text, delimiter=form.separator)), shown_rows(calibrated), strict=True
+        ):
             for place, value in zip(places, row, strict=True):
                 cells[place] = value.replace(".", form.decimal)
             writer.writerow(cells)
@@ -349,10 +342,10 @@ def _rewrite_parquet(calibrated: Predictions, source: Path, temporary: Path, ren
 
 
 def _rewrite_jsonl(calibrated: Predictions, source: Path, temporary: Path, renamed: dict[str, str]) -> None:
-    scores = (list(map(float, row)) for chunk in calibrated.chunks() for row in shown_rows(chunk))
     key, keys = next(iter(renamed)), calibrated.schema.keys
     with temporary.open("w", encoding="utf-8") as file:
-        for row, value in zip(records(source)[0], scores, strict=True):
+        for row, shown in zip(records(source)[0], shown_rows(calibrated), strict=True):
+            value = list(map(float, shown))
             changed = {renamed.get(word, word): item for word, item in row.items()}
             if len(renamed) > 1:  # a key per class
                 changed |= dict(zip(renamed.values(), value, strict=True))
@@ -371,18 +364,21 @@ def _rewrite_jsonl(calibrated: Predictions, source: Path, temporary: Path, renam
             file.write(json.dumps(changed, ensure_ascii=False) + "\n")
 
 
-WRITERS: dict[str, Callable[[dict[str, Predictions], Path], Any]] = {
+SEPARATED = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+LINES = (".jsonl", ".ndjson")
+TEXT = SEPARATED + LINES
+"""Formats in which people read the numbers."""
+
+WRITERS: dict[str, Callable[[Any, Path], Any]] = {
     ".npz": _write_npz,
     ".npy": _write_npy,
     ".parquet": _write_parquet,
     ".safetensors": _write_safetensors,
-    **dict.fromkeys((".csv", ".csv.gz", ".tsv", ".tsv.gz"), _write_csv),
-    **dict.fromkeys((".jsonl", ".ndjson"), _write_jsonl),
+    **dict.fromkeys(SEPARATED, _write_csv),
+    **dict.fromkeys(LINES, _write_jsonl),
 }
-"""Suffix to the function that writes parts to a path. Formats that can run code in other readers are never written."""
-
-TEXT = tuple(suffix for suffix, work in WRITERS.items() if work in (_write_csv, _write_jsonl))
-"""Formats in which people read the numbers."""
+"""Suffix to the function that writes predictions, or all parts where the format holds several, to a path. Formats that
+can run code in other readers are never written."""
 
 REWRITERS: dict[Any, Callable[..., None]] = {
     _write_csv: _rewrite_text,

@@ -181,7 +181,7 @@ def _measured(chunk: Chunk, *, metrics: list[Streaming], ranked: bool) -> tuple[
                 kept.append(rows.top()[:2])
     except InputError:
         # a metric does not know the file: reading again and checking every value names file and row
-        for _ in chunk.values(check=True):
+        for _ in chunk.blocks(check=True):
             pass
         raise
     return *metrics, kept, chunk.n
