@@ -145,15 +145,15 @@ class FileBlocks(Blocks):
 
     def sums(self, statistic: Statistic, parameters: tuple[Any, ...], rows: Rows) -> Sums:
         """Sum of the statistic over all rows: one pass, and a second one where it finds zeros."""
-        work, shows_bad_values = rows.work_of(statistic, parameters), statistic.shows_bad_values
+        work = rows.work_of(statistic, parameters)
         # a first parameter that is one number is the inverse temperature of a likelihood
         beta = parameters[0] if parameters else None
         note = f"T {1 / beta:.4f}" if isinstance(beta, float) and beta > 0 else ""
         self.n_passes += 1
         stage = f"pass {self.n_passes}"
-        sums = self._pass(work, self._chunks_of(rows), stage, note, check=not shows_bad_values)
+        sums = self._pass(work, self._chunks_of(rows), stage, note, check=not statistic.shows_bad_values)
         if not self._checked:
-            if not np.isfinite(sums[:shows_bad_values]).all():
+            if not np.isfinite(sums[: statistic.shows_bad_values]).all():
                 self._settle()
             self._checked = True
             if self._chunks[0].log_floor is not None:  # learned in this very pass
@@ -169,12 +169,12 @@ class FileBlocks(Blocks):
         self.n_passes += 1
         n_rows = self.shape[0]
         found: list[Array] = []
+        new = self._scratch if n_rows * 16 > SPILL_BYTES else np.empty
 
         def put(*parts: tuple[int, list[Array]] | None) -> None:
             for first_row, arrays in filter(None, parts):
                 for array in arrays[len(found) :]:
-                    large = n_rows * 16 > SPILL_BYTES
-                    found.append(self._scratch((n_rows,), array.dtype) if large else np.empty(n_rows, array.dtype))
+                    found.append(new(n_rows, array.dtype))
                 for column, array in zip(found, arrays, strict=True):
                     column[first_row : first_row + len(array)] = array
 
@@ -279,7 +279,7 @@ class FileBlocks(Blocks):
 
         return self.engine.run(work, chunks, told)
 
-    def _scratch(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    def _scratch(self, shape: int | tuple[int, ...], dtype: np.dtype) -> Array:
         scratch = Scratch()
         self._scratches.append(scratch)
         return np.memmap(scratch.path, dtype, "w+", shape=shape)
@@ -294,7 +294,7 @@ def _summed(chunk: Chunk, *, work: Work | None, check: bool, marks: Collection[i
         n_zero = 0
         if check and chunk.log_floor is None:
             infinite = np.isinf(logits).reshape(len(logits), -1).any(axis=1)
-            n_zero = np.count_nonzero(infinite if weights is None else infinite & (weights > 0))
+            n_zero = int(np.count_nonzero(infinite if weights is None else infinite & (weights > 0)))
         part = ([(stride, logits[-row % stride :: stride].copy()) for stride in marks], n_zero, *part)
         sums = add(sums, part) if sums else part
     return sums

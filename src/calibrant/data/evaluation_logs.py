@@ -16,7 +16,6 @@ log-probabilities of the token that is the answer.
 
 import json
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
@@ -24,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.errors import InputError
-from calibrant.data.source import CONFIDENCE, CORRECT, KNOWN, check_expansion
+from calibrant.data.source import CONFIDENCE, CORRECT, KNOWN, check_expansion, first_of
 
 Row = dict[str, Any]
 Read = tuple[list[Row], tuple[str, ...]]
@@ -59,13 +58,13 @@ def harness_rows(rows: list[Row], path: Path) -> Read:
         if "acc_norm" in rows[0] and PER_CHARACTER in made[0]:
             notes.append(f"logits are log-likelihoods of the options (acc); the scores of acc_norm are {PER_CHARACTER}")
     else:
-        made = [_pair(row, next((row[word] for word in RIGHT if word in row), None), path) for row in rows]
+        made = [_pair(row, row.get(first_of(RIGHT, row)), path) for row in rows]
     return [_scalars(row.get("doc")) | _scalars(row) | own for row, own in zip(rows, made, strict=True)], tuple(notes)
 
 
 def _scalars(values: Any) -> Row:
     """What may be a column: numbers and texts by name; not under a name that stands for scores or labels."""
-    items = values.items() if isinstance(values, Mapping) else ()
+    items = values.items() if isinstance(values, dict) else ()
     return {word: item for word, item in items if isinstance(item, (str, int, float)) and word not in KNOWN}
 
 
@@ -81,6 +80,11 @@ def _pair(values: Row, verdict: Any, path: Path) -> Row:
     return {CONFIDENCE: values[CONFIDENCE], CORRECT: VERDICTS[verdict]}
 
 
+def _items(values: Any) -> Any:
+    """A list, also where it is written as an object by number or name."""
+    return list(values.values()) if isinstance(values, dict) else values
+
+
 def _options(rows: list[Row], path: Path) -> list[Row]:
     """The logits of the options, and the right one, of each question."""
     scores, texts = [], []
@@ -88,9 +92,8 @@ def _options(rows: list[Row], path: Path) -> list[Row]:
         found = [float(item[0]) for item in row[RESPONSES]]
         # log-likelihoods without the question stand behind those given the question
         scores.append(found[: len(found) // 2] if "acc_mutual_info" in row else found)
-        arguments = row.get("arguments") or {}
-        pairs = list(arguments.values() if isinstance(arguments, dict) else arguments)[: len(scores[-1])]
-        texts.append([list(pair.values() if isinstance(pair, dict) else pair)[1].strip() for pair in pairs])
+        pairs = _items(row.get("arguments") or [])[: len(scores[-1])]
+        texts.append([_items(pair)[1].strip() for pair in pairs])
     most = max(map(len, scores))
     if most < 2:
         raise InputError(
@@ -129,7 +132,7 @@ def read_log(path: Path) -> Read:
     found = json.loads(path.read_bytes())
     samples = found.get("samples", found) if isinstance(found, dict) else found
     if isinstance(samples, dict):  # columns, as pandas writes them: lists, or objects by row
-        columns = [list(one.values()) if isinstance(one, dict) else one for one in samples.values()]
+        columns = list(map(_items, samples.values()))
         whole = all(isinstance(one, list) and len(one) == len(columns[0]) for one in columns)
         samples = [dict(zip(samples, row, strict=True)) for row in zip(*columns, strict=True)] if whole else None
     rows = samples if isinstance(samples, list) else [None]

@@ -91,10 +91,10 @@ def _by_name(value: Any) -> Any:
     >>> _by_name({"classes": ["cat", "dog"], "scores": [0.9, 0.1]})
     {'cat': 0.9, 'dog': 0.1}
     """
-    if isinstance(value, list) and value and all(isinstance(item, dict) and len(item) == 2 for item in value):
+    if isinstance(value, list) and all(isinstance(item, dict) and len(item) == 2 for item in value):
         items = [sorted(item.values(), key=lambda part: not isinstance(part, str)) for item in value]
     elif isinstance(value, dict) and len(value) == 2 and all(isinstance(part, list) for part in value.values()):
-        items = list(zip(*value.values(), strict=False))
+        items = list(map(list, zip(*value.values(), strict=False)))
     else:
         return value
     fits = all(isinstance(name, str) and type(number) in (int, float) for name, number in items)
@@ -191,7 +191,7 @@ def _choices(found: Fields, path: Path, columns: dict[str, list[Any]], key: str,
     bare = np.flatnonzero(gaps.all(axis=1))
     if len(bare):
         raise InputError(f"{path}: {key} in row {bare[0]} lists none of the options {', '.join(options)[:60]}")
-    left = np.maximum(1 - np.nansum(np.exp(np.minimum(logits, 0)), axis=1, keepdims=True), 0)
+    left = 1 - np.nansum(np.exp(np.minimum(logits, 0)), axis=1, keepdims=True)
     share = left / np.maximum(gaps.sum(axis=1, keepdims=True), 1)
     floor = np.minimum(np.log(np.maximum(share, SMALLEST)), np.nanmin(logits, axis=1, keepdims=True))
     found["logits"] = ArrayField(np.where(gaps, floor, logits))

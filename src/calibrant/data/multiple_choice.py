@@ -66,21 +66,20 @@ def multiple_choice(
         real = np.arange(scores.shape[1]) < options[:, None]
         if not (sizes[real] > 0).all():
             raise InputError(f"lengths must be above 0, got {sizes[real].min():g}")
-        scores = np.where(real, scores / np.where(real, sizes, 1.0), -np.inf)
+        scores = scores / np.where(real, sizes, 1.0)
     return Predictions(logits=scores, labels=given, groups=groups, clusters=clusters, class_names=class_names)
 
 
 def _matrix(values: Any, name: str) -> tuple[Array, Array]:
     """A float64 matrix, padded with −inf where a question has fewer options, and the options of each question."""
-    ragged = isinstance(values, (list, tuple))
     try:
-        rows = [np.asarray(row, dtype=np.float64) for row in (values if ragged else as_array(values, name))]
+        given = values if isinstance(values, (list, tuple)) else as_array(values, name)
+        rows = [np.asarray(row, dtype=np.float64) for row in given]
     except (TypeError, ValueError):
         rows = []
     if not rows or any(row.ndim != 1 for row in rows):
         raise InputError(f"{name} must hold a sequence of numbers per question, (n, C)")
-    options = np.array([len(row) for row in rows])
+    options = np.array(list(map(len, rows)))
     if options.min() < 1 or options.max() < 2:
         raise InputError(f"{name} must hold two or more options, got {options.min()}")
-    matrix = np.array(list(zip_longest(*rows, fillvalue=-np.inf))).T
-    return matrix, options
+    return np.array(list(zip_longest(*rows, fillvalue=-np.inf))).T, options

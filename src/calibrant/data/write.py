@@ -10,7 +10,6 @@ import struct
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -100,7 +99,7 @@ def columns_of(predictions: Predictions) -> dict[str, Array]:
     return found
 
 
-def score_word(predictions: Predictions, *, one: bool = False) -> str:
+def score_word(predictions: Predictions, one: bool = False) -> str:
     """What files call the scores: the word for one score per row, else their kind, or what `one` score of it is."""
     kind = predictions.kind
     return SINGLE.get((predictions.task, kind), ONE[kind] if one else kind)
@@ -178,8 +177,10 @@ def _write_npz(parts: dict[str, Predictions], path: Path) -> None:
 def _write_safetensors(parts: dict[str, Predictions], path: Path) -> None:
     """All parts, each under its prefix; class names are a JSON list in the metadata."""
     words = {dtype: word for word, dtype in DTYPES.items()}
-    names = [predictions.class_names for predictions in parts.values() if predictions.class_names is not None]
-    header: dict[str, Any] = {METADATA: {CLASS_NAMES: json.dumps(names[-1])}} if names else {}
+    header: dict[str, Any] = {}
+    for predictions in parts.values():
+        if predictions.class_names is not None:
+            header[METADATA] = {CLASS_NAMES: json.dumps(predictions.class_names)}
     arrays, end = _stored(parts, names=False), 0
     for name, array in arrays.items():
         if array.dtype not in words:
@@ -202,10 +203,8 @@ def _write_parquet(predictions: Predictions, path: Path) -> None:
     metadata = None if names is None else {CLASS_NAMES: json.dumps(names)}
     # groups are cut with the rows, whatever they hold
     chunks = predictions.like(groups=columns_of(predictions)).chunks()
-    tables = (
-        {name: arrow_array(array) for name, array in {word: chunk.values, **chunk.groups}.items()} for chunk in chunks
-    )
-    _save_tables((pa.table(table, metadata=metadata) for table in tables), path)
+    arrays = ({word: chunk.values, **chunk.groups} for chunk in chunks)
+    _save_tables((pa.table(list(map(arrow_array, own.values())), list(own), metadata=metadata) for own in arrays), path)
 
 
 def _save_tables(tables: Iterator[Any], path: Path) -> None:
@@ -213,7 +212,8 @@ def _save_tables(tables: Iterator[Any], path: Path) -> None:
 
     first = next(tables)
     with pq.ParquetWriter(path, first.schema, compression="zstd") as writer:
-        for table in chain([first], tables):
+        writer.write_table(first)
+        for table in tables:
             writer.write_table(table)
 
 
@@ -236,7 +236,7 @@ def _write_csv(predictions: Predictions, path: Path) -> None:
         elif array.ndim == 2:
             inner = names if array.shape[1] == len(names) else range(array.shape[1])
             columns |= {f"{one}_{word}": array[:, place] for place, word in enumerate(inner)}
-    one = score_word(predictions, one=True)
+    one = score_word(predictions, True)
     with csv_writer(path, "\t" if ".tsv" in path.suffixes else ",") as writer:
         writer.writerow([*columns, *([one] if predictions.flat else [f"{one}_{name}" for name in names])])
         for chunk in predictions.like(groups=columns).chunks():
@@ -253,10 +253,9 @@ def shown_rows(predictions: Predictions) -> Iterator[list[str]]:
 @contextmanager
 def csv_writer(path: Path, separator: str) -> Iterator[Any]:
     """A writer of rows to a file, packed where its name says so."""
-    packed = path.suffix.lower() == ".gz"
     with (
         path.open("wb") as raw,
-        gzip.GzipFile("", "wb", 3, raw, mtime=0) if packed else nullcontext(raw) as stream,
+        gzip.GzipFile("", "wb", 3, raw, mtime=0) if path.suffix.lower() == ".gz" else nullcontext(raw) as stream,
         io.TextIOWrapper(stream, encoding="utf-8", newline="") as text,
     ):
         yield csv.writer(text, delimiter=separator, lineterminator="\n")
@@ -264,15 +263,15 @@ def csv_writer(path: Path, separator: str) -> Iterator[Any]:
 
 def _write_jsonl(predictions: Predictions, path: Path) -> None:
     """An object per row."""
-    key = score_word(predictions, one=predictions.flat)
+    key = score_word(predictions, predictions.flat)
     label = {"pairs": CORRECT, "multilabel": "labels"}.get(predictions.task, "label")
     with path.open("w", encoding="utf-8") as file:
         for chunk in predictions.chunks():
             # through text: the float64 of a float32 would show digits that it never had
             columns = {key: chunk.values.astype(str).astype(np.float64), label: chunk._labels, "weight": chunk.weights}
             found = {name: column.tolist() for name, column in columns.items() if column is not None}
-            if chunk.task == "pairs" and label in found:
-                found[label] = list(map(bool, found[label]))
+            if CORRECT in found:
+                found[CORRECT] = list(map(bool, found[CORRECT]))
             for row in zip(*found.values(), strict=True):
                 file.write(json.dumps(dict(zip(found, row, strict=True)), allow_nan=False) + "\n")
 
@@ -297,7 +296,7 @@ def _renamed(name: str, kind: str) -> str:
     """The name of a column of scores under another kind."""
     low = name.lower()
     said, word = class_of(name) or (SCORES.get(low), "")
-    if said is None or said == kind:
+    if said in (None, kind):
         return name
     if low in ("logits", "probabilities", "probs"):
         return kind
@@ -312,7 +311,7 @@ def _rewrite_text(calibrated: Predictions, source: Path, temporary: Path, rename
     with opened_text(source) as lines, csv_writer(temporary, form.separator) as writer:
         if form.header:
             lines.readline(MAX_TEXT_BYTES)
-            writer.writerow(header[1:] if form.row_names else header)
+            writer.writerow(header[form.row_names :])
         text = io.TextIOWrapper(lines, encoding=form.encoding, errors="replace", newline="")
         for cells, row in zip(
             filter(None, csv.reader(text, delimiter=form.separator)), shown_rows(calibrated), strict=True
