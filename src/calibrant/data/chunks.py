@@ -117,8 +117,8 @@ Work = Callable[..., Sums]
 
 def file_rows(predictions: Predictions, engine: Engine) -> Rows:
     """Predictions in files as rows; of probabilities the logarithms are used."""
-    blocks = FileBlocks(predictions, engine)
-    return Rows(None, predictions.labels, predictions.weights, clusters=predictions.clusters, blocks=blocks)
+    given = predictions
+    return Rows(None, given.labels, given.weights, clusters=given.clusters, blocks=FileBlocks(given, engine))
 
 
 class FileBlocks(Blocks):
@@ -222,7 +222,7 @@ class FileBlocks(Blocks):
     @cached_property
     def log_floor(self) -> float:
         """The logarithm of what a probability of 0 counts as."""
-        _, stride = self._strides
+        stride = self._strides[1]
         sample, weights = self._marked_rows(stride), self.predictions.weights
         if weights is not None:
             sample = sample[weights[::stride] > 0]

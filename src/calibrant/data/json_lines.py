@@ -112,7 +112,7 @@ def records(path: Path) -> Read:
         if not rows:
             raise InputError(f"{path} is empty: give one JSON object per line")
         # scores beside the responses win, such as those that `apply` wrote
-        return harness_rows(rows, path) if RESPONSES in rows[0] and not {*KINDS} & set(rows[0]) else (rows, notes)
+        return harness_rows(rows, path) if RESPONSES in rows[0] and {*KINDS}.isdisjoint(rows[0]) else (rows, notes)
 
 
 def json_rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -188,9 +188,8 @@ def _choices(found: Fields, path: Path, columns: dict[str, list[Any]], key: str,
         )
     logits = np.array([[row.get(option, np.nan) for option in options] for row in rows])
     gaps = np.isnan(logits)
-    bare = np.flatnonzero(gaps.all(axis=1))
-    if len(bare):
-        raise InputError(f"{path}: {key} in row {bare[0]} lists none of the options {', '.join(options)[:60]}")
+    for bare in np.flatnonzero(gaps.all(axis=1)):
+        raise InputError(f"{path}: {key} in row {bare} lists none of the options {', '.join(options)[:60]}")
     left = 1 - np.nansum(np.exp(np.minimum(logits, 0)), axis=1, keepdims=True)
     share = left / np.maximum(gaps.sum(axis=1, keepdims=True), 1)
     floor = np.minimum(np.log(np.maximum(share, SMALLEST)), np.nanmin(logits, axis=1, keepdims=True))

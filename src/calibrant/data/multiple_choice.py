@@ -46,11 +46,8 @@ def multiple_choice(
     if normalise not in NORMALISE:
         raise InputError(f"normalise must be one of {', '.join(NORMALISE)}, got {normalise!r}")
     scores, options = _matrix(option_log_likelihoods, "option_log_likelihoods")
-    wrong = np.flatnonzero(~(scores <= 0).all(axis=1))  # above 0, or not a number
-    if len(wrong):
-        raise InputError(
-            f"option_log_likelihoods of question {wrong[0]} are not logarithms of probabilities: {scores[wrong[0]]}"
-        )
+    for row in np.flatnonzero(~(scores <= 0).all(axis=1)):  # above 0, or not a number
+        raise InputError(f"option_log_likelihoods of question {row} are not logarithms of probabilities: {scores[row]}")
     given = np.asarray(labels)
     if given.shape == (len(scores),) and given.dtype.kind in "iu":
         for row in np.flatnonzero((given >= options) | (given < 0)):
