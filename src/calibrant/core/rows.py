@@ -168,7 +168,7 @@ class Rows:
         """Sum of `statistic(logits, labels, weights, *parameters)` over all rows."""
         if self.blocks is not None:
             return self.blocks.sums(statistic, parameters, self)
-        work = self.work_of(statistic, parameters)
+        work = self.work_of(statistic, parameters, self.each)
         if not statistic.shows_bad_values:
             self.settle()
         sums = self._sums(work)
@@ -178,9 +178,12 @@ class Rows:
         self.settled = True
         return sums
 
-    def work_of(self, statistic: Statistic, parameters: tuple[Any, ...]) -> Callable[..., tuple[Any, ...]]:
-        """`work(logits, labels, weights)` → the sums of one block; it can be sent to another process."""
-        return partial(_summed, statistic.form(self.size), self.each, parameters)
+    def work_of(
+        self, columns: Columns, parameters: tuple[Any, ...], each: Any = None
+    ) -> Callable[..., tuple[Any, ...]]:
+        """`work(logits, labels, weights)` → columns, or of a statistic sums, of a block; other processes can get it."""
+        form = columns.form(self.size) if isinstance(columns, Kernel) else columns
+        return partial(_summed, form, each, parameters)
 
     def _sums(self, work: Callable[..., tuple[Any, ...]]) -> tuple[Any, ...]:
         # few large blocks would leave cores idle; the cut depends on the data alone, so the sums have the same bits
@@ -191,10 +194,8 @@ class Rows:
         """Arrays with an entry per row, joined in the order of the rows; every row has its own label alone."""
         if self.blocks is not None:
             return self.blocks.gather(columns, parameters, self)
-        form = columns.form(self.size) if isinstance(columns, Kernel) else columns
-        work = partial(_summed, form, None, parameters)
         self.settle()
-        parts = self._map(work, BLOCK_ELEMENTS)
+        parts = self._map(self.work_of(columns, parameters), BLOCK_ELEMENTS)
         return parts[0] if len(parts) == 1 else [np.concatenate(part) for part in zip(*parts, strict=True)]
 
     def _map(self, work: Callable[..., Any], elements: int) -> list[Any]:

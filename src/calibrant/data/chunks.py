@@ -18,7 +18,7 @@ from calibrant.core import progress
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 from calibrant.core.rows import SAMPLED_ROWS, Blocks, Columns, Rows, fingerprint_of_sample
-from calibrant.core.statistic import Kernel, Statistic, add
+from calibrant.core.statistic import Statistic, add
 from calibrant.core.threads import BLOCK_ELEMENTS
 from calibrant.core.zeros import log_floor_of, raised, sample_stride, warn_of_zeros
 from calibrant.data.predictions import Predictions, fits_in_memory
@@ -117,8 +117,8 @@ Work = Callable[..., Sums]
 
 def file_rows(predictions: Predictions, engine: Engine) -> Rows:
     """Predictions in files as rows; of probabilities the logarithms are used."""
-    given = predictions
-    return Rows(None, given.labels, given.weights, clusters=given.clusters, blocks=FileBlocks(given, engine))
+    blocks = FileBlocks(predictions, engine)
+    return Rows(None, predictions.labels, predictions.weights, clusters=predictions.clusters, blocks=blocks)
 
 
 class FileBlocks(Blocks):
@@ -145,7 +145,7 @@ class FileBlocks(Blocks):
 
     def sums(self, statistic: Statistic, parameters: tuple[Any, ...], rows: Rows) -> Sums:
         """Sum of the statistic over all rows: one pass, and a second one where it finds zeros."""
-        work = rows.work_of(statistic, parameters)
+        work = rows.work_of(statistic, parameters, rows.each)
         # a first parameter that is one number is the inverse temperature of a likelihood
         beta = parameters[0] if parameters else None
         note = f"T {1 / beta:.4f}" if isinstance(beta, float) and beta > 0 else ""
@@ -178,8 +178,7 @@ class FileBlocks(Blocks):
                 for column, array in zip(found, arrays, strict=True):
                     column[first_row : first_row + len(array)] = array
 
-        form = columns.form(rows.size) if isinstance(columns, Kernel) else columns
-        work = partial(_gathered, form=form, parameters=parameters)
+        work = partial(_gathered, work=rows.work_of(columns, parameters))
         put(self._run(work, self._chunks_of(rows), put, f"pass {self.n_passes}"))
         return tuple(found)
 
@@ -300,9 +299,9 @@ def _summed(chunk: Chunk, *, work: Work | None, check: bool, marks: Collection[i
     return sums
 
 
-def _gathered(chunk: Chunk, *, form: Work, parameters: tuple[Any, ...]) -> tuple[int, list[Array]]:
-    parts = [form(*block, *parameters) for _, *block in chunk.blocks(check=False)]
-    return chunk.first_row, [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+def _gathered(chunk: Chunk, *, work: Work) -> tuple[int, list[Array]]:
+    parts = [work(*block) for _, *block in chunk.blocks(check=False)]
+    return chunk.first_row, list(map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _head(chunk: Chunk, *, most: int) -> list[tuple[Array, Array]]:

@@ -9,7 +9,7 @@ import os
 import struct
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -169,7 +169,7 @@ def _write_npz(parts: dict[str, Predictions], path: Path) -> None:
             # an extra field of private type pads the local header until the data begin on a 64-byte border
             begins = archive.start_dir + LOCAL_HEADER + len(info.filename.encode()) + 4 + ZIP64_EXTRA
             padding = -begins % ALIGNMENT
-            info.extra = struct.pack("<HH", 0xCA1B, padding) + bytes(padding)
+            info.extra = struct.pack(f"<HH{padding}x", 0xCA1B, padding)
             with archive.open(info, "w", force_zip64=True) as stream:
                 array.write(stream)
 
@@ -253,12 +253,10 @@ def shown_rows(predictions: Predictions) -> Iterator[list[str]]:
 @contextmanager
 def csv_writer(path: Path, separator: str) -> Iterator[Any]:
     """A writer of rows to a file, packed where its name says so."""
-    with (
-        path.open("wb") as raw,
-        gzip.GzipFile("", "wb", 3, raw, mtime=0) if path.suffix.lower() == ".gz" else nullcontext(raw) as stream,
-        io.TextIOWrapper(stream, encoding="utf-8", newline="") as text,
-    ):
-        yield csv.writer(text, delimiter=separator, lineterminator="\n")
+    with path.open("wb") as raw:
+        stream = gzip.GzipFile("", "wb", 3, raw, mtime=0) if path.suffix.lower() == ".gz" else raw
+        with io.TextIOWrapper(stream, encoding="utf-8", newline="") as text:  # which closes the stream, too
+            yield csv.writer(text, delimiter=separator, lineterminator="\n")
 
 
 def _write_jsonl(predictions: Predictions, path: Path) -> None:
@@ -358,7 +356,8 @@ def _rewrite_jsonl(calibrated: Predictions, source: Path, temporary: Path, renam
             elif key in row:
                 changed[renamed[key]] = value[0] if calibrated.flat else value
             else:  # log-probabilities of options
-                changed = {word: item for word, item in row.items() if word not in (LOGPROBS, TOP_LOGPROBS)}
+                for word in (LOGPROBS, TOP_LOGPROBS):
+                    changed.pop(word, None)
                 changed[calibrated.kind] = dict(zip(calibrated.class_names or (), value, strict=True))
             file.write(json.dumps(changed, ensure_ascii=False) + "\n")
 
