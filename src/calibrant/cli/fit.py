@@ -1,7 +1,6 @@
 """`calibrant fit FILE --method cts -o cal.safetensors`: learn a calibrator and keep it."""
 
 import json
-import warnings
 from typing import Any
 
 import calibrant as cal
@@ -10,9 +9,9 @@ from calibrant.calibrators.group import GroupCalibrator
 from calibrant.calibrators.prepare import task_method
 from calibrant.calibrators.registry import resolve
 from calibrant.cli.verbs import Fields, answer, progress_bar, skipped_words, verb, warn
-from calibrant.core import progress
+from calibrant.core import errors, progress
 from calibrant.core.atomic import check_target
-from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.errors import InputError
 from calibrant.data import Predictions
 from calibrant.engines.engine import opened
 from calibrant.evaluation.scan import flattened
@@ -49,8 +48,7 @@ def fit(
     if method.strip().lower() != "auto":
         resolve(method)
     given = dict(_assignment(text) for text in parameters or ())
-    with warnings.catch_warnings(record=True) as caught, progress_bar(as_json), opened(engine) as running:
-        warnings.simplefilter("always")
+    with errors.said() as heard, progress_bar(as_json), opened(engine) as running:
         predictions = cal.open_predictions(file, skip_bad_parts=skip_bad_parts, engine=running, by=groups, **said)
         calibrator = build(method, given, predictions, keep_predictions)
         if groups and not calibrator.takes_groups:
@@ -61,7 +59,7 @@ def fit(
             if isinstance(error, InputError) or not parameters:
                 raise
             raise InputError(f"--param {', '.join(parameters)}: the fit cannot use this ({error})") from error
-    result = {"method": method, **figures, "warnings": messages(caught), "artifact": output}
+    result = {"method": method, **figures, "warnings": list(heard), "artifact": output}
     if skip_bad_parts:
         result["skipped_parts"] = list(predictions.skipped)
     if not as_json:
@@ -109,7 +107,7 @@ def _fit_and_save(calibrator: Any, predictions: Predictions, output: str, engine
     kind, task = type(calibrator).__name__, predictions.task
     if predictions.kind == "probabilities" and calibrator.requires_logits:
         message = f"{predictions.name} holds probabilities: {kind} reads their logarithms, but logits would be better"
-        warnings.warn(message, FitWarning, stacklevel=2)
+        errors.warn_user(message)
     progress.step("fitting", 0, None, kind)
     calibrator.fit(predictions, engine=engine)
     if kept and not calibrator.keeps_prediction:  # known of a fitted one only: it depends on the task
@@ -128,8 +126,3 @@ def _fit_and_save(calibrator: Any, predictions: Predictions, output: str, engine
         **figures,
         "fit_seconds": float(calibrator.fit_seconds_),
     }
-
-
-def messages(caught: list[warnings.WarningMessage]) -> list[str]:
-    """What the fits had to say, each thing once."""
-    return list(dict.fromkeys(str(one.message) for one in caught if issubclass(one.category, FitWarning)))

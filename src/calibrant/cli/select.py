@@ -1,10 +1,8 @@
 """`calibrant select FILE -o cal.safetensors`: a cross-validated choice, with the reason."""
 
-import warnings
-
 import calibrant as cal
-from calibrant.cli.fit import messages
 from calibrant.cli.verbs import Fields, Seed, answer, progress_bar, verb, warn
+from calibrant.core import errors
 from calibrant.core.atomic import check_target
 from calibrant.metrics.record import sign
 
@@ -40,11 +38,9 @@ def select(
     predictions = predictions.expanded()
     names = None if candidates is None else [name.strip() for name in candidates.split(",") if name.strip()]
     chooser = cal.AutoCalibrator(names, criterion, cv=cv, keep_predictions=keep_predictions, seed=seed)
-    with warnings.catch_warnings(record=True) as caught, progress_bar(as_json):
-        warnings.simplefilter("always")
+    with errors.said() as heard, progress_bar(as_json):
         chooser.fit(predictions)
-    chosen, scores, inner = chooser.chosen_, chooser.scores_, chooser.calibrator_
-    errors, failures = chooser.standard_errors_, chooser.failures_
+    chosen, scores, failures, inner = chooser.chosen_, chooser.scores_, chooser.failures_, chooser.calibrator_
     cal.save(
         # of one score per row some methods are fitted on two columns, which only the chooser makes of it
         inner if inner.task_ == chooser.task_ else chooser,
@@ -62,20 +58,20 @@ def select(
         "criterion": criterion,
         "reason": chooser.reason_,
         "scores": scores,
-        "standard_errors": errors,
+        "standard_errors": chooser.standard_errors_,
         "failures": failures,
-        "warnings": messages(caught),
+        "warnings": list(heard),
         "artifact": output,
     }
     if not as_json:
-        warn(result["warnings"])
+        warn(heard)
     # the reason, which names what is averaged, then every candidate with its score, the best first
     lines = [chooser.reason_, f"{cv} folds of {predictions.n:,} rows, seed {seed}"]
     shown = {name: "their average" if " + " in name else name for name in (*scores, *failures)}
     width = max(map(len, shown.values()))
     for name in sorted(scores, key=lambda name: sign(criterion) * scores[name]):
         mark = "→" if name == chosen else " "
-        figures = f"{scores[name]:>8.5f}  ± {errors[name]:.5f} (difference to the best)"
+        figures = f"{scores[name]:>8.5f}  ± {chooser.standard_errors_[name]:.5f} (difference to the best)"
         lines.append(f" {mark} {shown[name]:<{width}}  {figures}")
     lines += [f"   {name:<{width}}  failed: {reason}" for name, reason in failures.items()]
     answer(as_json, result, [*lines, f"wrote {output}"])

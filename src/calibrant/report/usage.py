@@ -80,9 +80,7 @@ def _python(method: str, task: str, fit_on: str, apply_to: str, given: Mapping[s
         if name == "--class-names":
             code = repr([part.strip() for part in value.split(",")])
         options += f", {name.strip('-').replace('-', '_')}={code}"
-    built = f"cal.get({method!r})"
-    if task == "multilabel":
-        built = f'cal.get("multilabel", calibrator={method!r})'
+    built = f'cal.get("multilabel", calibrator={method!r})' if task == "multilabel" else f"cal.get({method!r})"
     after = "  # column 1: the positive class" if task in ("binary", "pairs") else ""
     last = f"""new = cal.open_predictions({apply_to!r}{options}, require_labels=False)
 probabilities = cal.load("calibrator.safetensors").predict_proba(new.logits){after}"""
