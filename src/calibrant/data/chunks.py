@@ -194,8 +194,8 @@ class FileBlocks(Blocks):
                 return self.sample(rows, size)
             self._sample = Rows(logits, places)
         places = self._sample.labels
-        own = None if rows.weights is None else rows.weights[places]
-        return Rows(self._sample.logits, rows.labels[places], own, each=rows.each)
+        weights = None if rows.weights is None else rows.weights[places]
+        return Rows(self._sample.logits, rows.labels[places], weights, each=rows.each)
 
     def array(self) -> Array:
         """All scores as one array: in memory, or in a scratch copy on disk.
@@ -243,7 +243,7 @@ class FileBlocks(Blocks):
         marks = () if self._marked else {*self._strides}
         task = partial(_summed, work=work, check=check and not self._checked, marks=marks)
         marked, n_zero, *sums = self._run(task, chunks, add, stage, note)
-        self._marked = self._marked or marked
+        self._marked += marked
         if n_zero and self._chunks[0].log_floor is None:
             warn_of_zeros(n_zero, self.shape[0], self.log_floor)
             self._chunks = [replace(chunk, log_floor=self.log_floor) for chunk in self._chunks]

@@ -118,7 +118,7 @@ def _targets(rows: list[Row], scores: list[list[float]], texts: list[list[str]],
     numbers = [list(map(str, range(size))) for size in sizes]
     for keys in (numbers, texts, [list(ascii_uppercase[:size]) for size in sizes]):
         found = [own.index(target) if target in own else -1 for own, target in zip(keys, given, strict=True)]
-        hits = [place == np.argmax(one) for place, one in zip(found, scores, strict=True)]
+        hits = np.equal(found, list(map(np.argmax, scores)))
         if -1 not in found and all(row.get("acc", hit) == hit for row, hit in zip(rows, hits, strict=True)):
             return found
     raise InputError(

@@ -213,14 +213,15 @@ def _options(value: Any, called: str) -> dict[str, float]:
     """Log-probability by option of one row, from any of the shapes in which services give them: those of the first
     token; tokens that differ in white space are one option."""
     for _ in range(4):
-        if isinstance(value, dict) and isinstance(value.get("content"), list) and value["content"]:
-            value = value["content"][0]
-        elif isinstance(value, dict) and isinstance(value.get(TOP_LOGPROBS), (list, dict)):
-            value = value[TOP_LOGPROBS]
-        elif isinstance(value, list) and value and not (isinstance(value[0], dict) and "token" in value[0]):
-            value = value[0]
-        else:
-            break
+        match value:
+            case {"content": [first, *_]}:
+                value = first
+            case {"top_logprobs": list() | dict() as listed}:
+                value = listed
+            case [{"token": _}, *_]:
+                break
+            case [first, *_]:
+                value = first
     if _plain(value):
         pairs = value.items()
     elif isinstance(value, list) and value and all(isinstance(item, dict) and "token" in item for item in value):

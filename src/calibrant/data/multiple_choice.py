@@ -10,8 +10,6 @@ from calibrant.core.arrays import Array, as_array
 from calibrant.core.errors import InputError
 from calibrant.data.predictions import Predictions
 
-NORMALISE = ("none", "length")
-
 
 def multiple_choice(
     option_log_likelihoods: Any,
@@ -43,8 +41,8 @@ def multiple_choice(
     >>> found.logits.tolist()
     [[-2.0, -3.0], [-3.0, -1.0]]
     """
-    if normalise not in NORMALISE:
-        raise InputError(f"normalise must be one of {', '.join(NORMALISE)}, got {normalise!r}")
+    if normalise not in ("none", "length"):
+        raise InputError(f"normalise must be one of none, length, got {normalise!r}")
     scores, options = _matrix(option_log_likelihoods, "option_log_likelihoods")
     for row in np.flatnonzero(~(scores <= 0).all(axis=1)):  # above 0, or not a number
         raise InputError(f"option_log_likelihoods of question {row} are not logarithms of probabilities: {scores[row]}")

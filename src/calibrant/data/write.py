@@ -154,10 +154,9 @@ def _write_npy(predictions: Predictions, path: Path) -> list[Path]:
     files = [path.with_name(f"{prefix}{(word or own) if name == own else name}.npy") for name in arrays]
     with ExitStack() as stack:
         # all names appear together, after every byte is on disk
-        temporaries = [stack.enter_context(atomic_write(file)) for file in files]
-        for temporary, array in zip(temporaries, arrays.values(), strict=True):
-            with temporary.open("wb") as file:
-                array.write(file)
+        for file, array in zip(files, arrays.values(), strict=True):
+            with stack.enter_context(atomic_write(file)).open("wb") as stream:
+                array.write(stream)
     return files
 
 
