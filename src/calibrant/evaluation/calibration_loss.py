@@ -146,11 +146,13 @@ def cross_validated(
     if labels.ndim == 2:
         folded = replace(rows, labels=scores.argmax(axis=1))
     # rows of one cluster share a fold, because they are no independent check of each other
-    if clusters is not None and (count := len(np.unique(clusters))) < rows.n:
-        if count < folds:
-            raise InputError(f"{count} clusters are too few for {folds} folds: give fewer folds")
-        # clusters are dealt by their number of rows
-        folded = replace(folded, weights=None, clusters=clusters)
+    if clusters is not None:
+        found, clusters = np.unique(clusters, return_inverse=True)
+        if len(found) < rows.n:
+            if len(found) < folds:
+                raise InputError(f"{len(found)} clusters are too few for {folds} folds: give fewer folds")
+            # clusters are dealt by their number of rows
+            folded = replace(folded, weights=None, clusters=clusters)
     fold, calibrated = content_folds(folded, folds, seed), np.empty_like(scores)
     parts = np.unique(fold)
     for part in parts:
@@ -167,7 +169,7 @@ def cross_validated(
     # what each row, whatever it weighs, or each cluster adds to the deviation of the mean
     centred = mass * (gain - value)
     if clusters is not None:
-        centred = np.bincount(np.unique(clusters, return_inverse=True)[1], centred)
+        centred = np.bincount(clusters, centred)
     error = float(np.linalg.norm(centred) / mass.sum())
     return CalibrationLoss(value, error, whole, rest, score, name, folds, opened.n)
 
@@ -201,15 +203,15 @@ def mendable(
     None where it is not wanted (`decompose=False`), where there are too few rows, and for large files, of which a part
     is only read where `decompose=True` asks for it.
     """
-    if decompose is False or predictions.n < FEWEST_ROWS or len(np.unique(predictions.labels)) < 2:
+    n, width = predictions.source.shape
+    if decompose is False or n < FEWEST_ROWS or len(np.unique(predictions.labels)) < 2:
         return None
-    width = predictions.source.shape[1]
     most = max(FEWEST_ROWS, ENTRIES[predictions.task] // width)
-    if predictions.n > most:
-        values = predictions.n * width * predictions.dtype.itemsize
+    if n > most:
+        values = n * width * predictions.dtype.itemsize
         if decompose is None and values > CHUNK_BYTES and not isinstance(predictions.source, ArraySource):
             return None
-        chosen = np.sort(np.random.default_rng([seed, 23]).choice(predictions.n, most, replace=False, shuffle=False))
+        chosen = np.sort(np.random.default_rng([seed, 23]).choice(n, most, replace=False, shuffle=False))
         part, clusters = predictions[chosen], None if clusters is None else clusters[chosen]
     else:
         part = predictions.like(_checked=True)

@@ -121,7 +121,7 @@ def too_few_to_tell(
     errors = most(1 - stated, 1 - seen)
     if task == "binary":
         errors = min(errors, most(stated, seen))
-    return bool(len(seen) < FEWEST_ROWS or errors < FEWEST_ERRORS)
+    return len(seen) < FEWEST_ROWS or errors < FEWEST_ERRORS
 
 
 def design_effect(residual: Array, clusters: Array | None) -> float:
@@ -247,6 +247,8 @@ def wilson_interval(share: Array, count: Array) -> tuple[Array, Array]:
     (0.404, 0.596)
     """
     square = Z_95**2
-    centre = (share + square / (2 * count)) / (1 + square / count)
-    half = Z_95 / (1 + square / count) * np.sqrt(share * (1 - share) / count + square / (4 * count**2))
-    return np.clip(centre - half, 0.0, 1.0), np.clip(centre + half, 0.0, 1.0)
+    scale = 1 + square / count
+    centre = (share + square / (2 * count)) / scale
+    half = Z_95 / scale * np.sqrt(share * (1 - share) / count + square / (4 * count**2))
+    low, high = np.clip([centre - half, centre + half], 0.0, 1.0)
+    return low, high

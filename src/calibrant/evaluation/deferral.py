@@ -81,10 +81,11 @@ def kept_worth(confidence: Any, correct: Any, weights: Any, clusters: Any) -> tu
     """
     mass = row_mass(weights, len(confidence))
     curve, squares = (risk_coverage_curve(confidence, correct, one) for one in (mass, mass**2))
-    code = None if clusters is None else identifiers(clusters, len(mass), "clusters")[0]
+    if clusters is not None:
+        clusters, _ = identifiers(clusters, len(mass), "clusters")
     apart = mass * (1.0 - np.asarray(correct) - curve.risk[-1] - 1e-9)
     total = (mass.sum() * curve.coverage) ** 2 / (mass @ mass * squares.coverage)
-    return curve, total / design_effect(apart, code)
+    return curve, total / design_effect(apart, clusters)
 
 
 def defer(confidence: Any, correct: Any, share: float, *, weights: Any = None, clusters: Any = None) -> Deferral:

@@ -340,28 +340,30 @@ MOST_SUMS, FEWEST_DRAWS = 20_000_000, 99
 
 def _chance_sums(rows: _Rows, stated: Array, draws: int, seed: int) -> Array:
     """Sums of w(c − a) by group and bin (R, G, bins) of rows that are right with these chances (n,)."""
-    index, shape = rows.codes * rows.n_bins + rows.index, (len(rows.count), rows.n_bins)
-    draws = min(draws, max(FEWEST_DRAWS, MOST_SUMS // prod(shape)))
+    n_bins, mass, generator = rows.n_bins, rows.mass, np.random.default_rng([seed, 11])
+    index, cells = rows.codes * n_bins + rows.index, len(rows.count) * n_bins
+    draws = min(draws, max(FEWEST_DRAWS, MOST_SUMS // cells))
     if rows.clusters is not None:
-        columns = index, stated, rows.correct, rows.mass, rows.clusters, prod(shape)
-        return cluster_sums(*columns, draws=draws, seed=seed).reshape(-1, *shape)
+        sums = cluster_sums(index, stated, rows.correct, mass, rows.clusters, cells, draws=draws, seed=seed)
+        return sums.reshape(draws, -1, n_bins)
     # rows of one finest group and narrow range are one binomial; of unequal weights each row, up to a limit
-    single = rows.weights is not None and len(stated) * draws <= ROW_DRAWS_LIMIT
-    _, first, unit = np.unique(np.arange(len(stated)) if single else rows.range, return_index=True, return_inverse=True)
-    mass, generator = rows.mass, np.random.default_rng([seed, 11])
+    unit = rows.range
+    if rows.weights is not None and len(stated) * draws <= ROW_DRAWS_LIMIT:
+        unit = np.arange(len(stated))
+    _, first, unit = np.unique(unit, return_index=True, return_inverse=True)
     weight, square, mean, claimed = (
         np.maximum(np.bincount(unit, column), 1e-300)
         for column in (mass, mass**2, mass * stated, mass**2 * stated * (1 - stated))
     )
     size, mean = np.maximum(np.rint(weight**2 / square), 1.0), np.minimum(mean / weight, 1.0)
     scale = np.sqrt(claimed / np.maximum(size * mean * (1 - mean), 1e-300))
-    to_bins = unit_sums(index[:, first], 1.0, np.arange(len(first)), prod(shape))
+    to_bins = unit_sums(index[:, first], 1.0, np.arange(len(first)), cells)
 
     def drawn(count: int) -> Array:
         noise = generator.binomial(size.astype(np.int64), mean, size=(count, len(first))) - size * mean
         return (scale * noise) @ to_bins.T
 
-    return in_blocks(drawn, draws, len(first)).reshape(-1, *shape)
+    return in_blocks(drawn, draws, len(first)).reshape(draws, -1, n_bins)
 
 
 @dataclass(frozen=True)
@@ -436,8 +438,8 @@ def _slopes(rows: _Rows, share: Array) -> tuple[Array, Array]:
     share : of positives in each group (G,).
     """
     chance, codes = rows.stated, rows.codes
-    log_odds = np.log(np.maximum(chance, SMALLEST_CHANCE)) - np.log(np.maximum(1 - chance, SMALLEST_CHANCE))
-    columns = np.stack([log_odds, rows.correct, rows.mass])
+    true, false = np.log(np.maximum([chance, 1 - chance], SMALLEST_CHANCE))
+    columns = np.stack([true - false, rows.correct, rows.mass])
     slope, influence = np.full(len(share), np.nan), np.zeros(codes.size)
     order = np.argsort(codes, axis=None)
     for group, places in enumerate(np.split(order, np.cumsum(rows.count)[:-1])):

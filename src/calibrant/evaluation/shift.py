@@ -49,13 +49,17 @@ class ShiftCurves(PlainData):
 
     def table(self) -> Table:
         """Methods × severities: the mean over corruptions with its within-subject interval."""
-        names, rows = [str(severity) for severity in self.severities], []
-        for method, *ends in zip(self.methods, self.mean.tolist(), self.half_width.tolist(), strict=True):
-            cells = {
-                name: Cell(self.metric, Estimate(mean, mean - half, mean + half))
-                for name, mean, half in zip(names, *ends, strict=True)
-            }
-            rows.append(Row(method, cells))
+        names = [str(severity) for severity in self.severities]
+        rows = [
+            Row(
+                method,
+                {
+                    name: Cell(self.metric, Estimate(mean, mean - half, mean + half))
+                    for name, mean, half in zip(names, means, halves, strict=True)
+                },
+            )
+            for method, means, halves in zip(self.methods, self.mean.tolist(), self.half_width.tolist(), strict=True)
+        ]
         return Table("method", {name: f"severity {name}" for name in names}, rows, intervals=True)
 
     def to_frame(self) -> Any:
