@@ -39,7 +39,7 @@ class Swapped(Calibrator):
     n_parameters_ = 0
 
     def _fit(self, rows):
-        self.fitted_ = True
+        """Nothing to learn."""
 
     def _transform(self, logits):
         return logits[:, [1, 0, 2, 3]]
