@@ -129,3 +129,8 @@ def test_whole_percent_are_divided_by_their_sum() -> None:
     np.testing.assert_allclose(found.probabilities, percent / percent.sum(axis=1, keepdims=True))
     with pytest.raises(InputError, match="not one-hot in row 0"):
         cal.Predictions(probabilities=P, labels=np.ones((60, 3)), task="multiclass")
+
+
+def test_arrays_of_several_lengths_are_refused_in_words() -> None:
+    with pytest.raises(InputError, match="has no logits or probabilities, only age, loss"):
+        open_predictions({"age": np.arange(5.0), "loss": np.arange(30.0)})

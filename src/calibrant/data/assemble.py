@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,13 +64,20 @@ def assemble(fields: Found, name: str, split: str, wanted: Wanted) -> Prediction
     order = number_order(chosen.classes)
     if order:  # columns that numbers name stand in the order of the numbers
         columns = [chosen.columns[place] for place in order]
-        chosen = chosen._replace(columns=columns, classes=[str(place) for place in range(len(order))])
+        chosen = chosen._replace(columns=columns, classes=list(map(str, range(len(order)))))
     if isinstance(fields, Fields):
         fields = _arranged(fields, chosen, wanted, called)
-    file, task = _File(fields, called, prefix, chosen.key), wanted.task or _task(fields, split, chosen, wanted)
-    scores, correct = fields[chosen.key], prefix + CORRECT
-    pairs = task == "pairs" and correct in fields
-    labels = file.find(wanted.labels, "labels", [CORRECT] * pairs)
+    file, correct = _File(fields, called, prefix, chosen.key), prefix + CORRECT
+    scores, task = fields[chosen.key], wanted.task or chosen.task
+    if task is None and len(scores.shape) < 2:  # of a matrix its shape tells the task
+        if ANSWER in fields:
+            raise InputError(
+                f'say task="pairs" if {chosen.key} is the confidence in the label beside it, which is right where it '
+                'equals the true one, or task="binary" if it is the score of the positive class'
+            )
+        if correct in fields and _verdicts(wanted) and label_key(fields, split) is None:
+            task = "pairs"
+    labels = file.find(wanted.labels, "labels", [CORRECT] * (task == "pairs"))
     if labels is None and chosen.task != "pairs":
         labels = label_key(fields, split)
     labels = None if wanted.require_labels is None else labels
@@ -111,19 +119,6 @@ def assemble(fields: Found, name: str, split: str, wanted: Wanted) -> Prediction
     if task == "pairs" and chosen.kind == "logits" and score_kind(chosen.key) is None:
         found.notes += (f"{chosen.key} is read as a logit: if it is not one, only figures after calibration count",)
     return found
-
-
-def _task(fields: Found, split: str, chosen: _Choice, wanted: Wanted) -> str | None:
-    """The task that names tell; None where the shapes tell it."""
-    if chosen.task is not None or len(fields[chosen.key].shape) > 1:
-        return chosen.task
-    if ANSWER in fields:
-        raise InputError(
-            f'say task="pairs" if {chosen.key} is the confidence in the label beside it, which is right where it '
-            'equals the true one, or task="binary" if it is the score of the positive class'
-        )
-    correct = f"{split}_{CORRECT}" if split else CORRECT
-    return "pairs" if correct in fields and _verdicts(wanted) and label_key(fields, split) is None else None
 
 
 def _verdicts(wanted: Wanted) -> bool:
@@ -320,16 +315,19 @@ def _with_labels(fields: Found, prefix: str, file: LabelFile, called: str) -> Fo
     ids = {word: _identifiers(theirs[word]) for word in shared}
     key = next((word for word in shared if len(set(ids[word])) == len(ids[word])), None)
     order: Any = slice(None)
-    if key is not None:
+    if key is None:
+        for word, mine in shared.items():
+            if theirs[word].dtype.kind in "USOiu" and _identifiers(fields[mine]) != ids[word]:
+                raise InputError(
+                    f"{file.name} and {called} differ in {word}, and no column of both tells their rows apart"
+                )
+    else:
         places = {value: place for place, value in enumerate(ids[key])}
         own = _identifiers(fields[shared[key]])
         for row, value in enumerate(own):
             if value not in places:
                 raise InputError(f"{file.name} has no row with {key} {value[:40]!r}, which is row {row} of {called}")
         order = [places[value] for value in own]
-    for word in shared if key is None else ():
-        if theirs[word].dtype.kind in "USOiu" and _identifiers(fields[shared[word]]) != ids[word]:
-            raise InputError(f"{file.name} and {called} differ in {word}, and no column of both tells their rows apart")
     rest = [word for word in theirs if word not in shared and word.lower() not in ROW_NAMES]
     if single is None and len(rest) == 1:
         single = rest[0]
@@ -399,12 +397,11 @@ class _File:
         array = field.read()
         return array if texts or array.shape[1:] != (1,) else array[:, 0]
 
-    def class_names(self) -> list[str] | None:
+    def class_names(self) -> Sequence[str] | None:
         """Names of the classes."""
         key = first_of((self.prefix + CLASS_NAMES, CLASS_NAMES), self.fields)
         if key is None:
-            names = self.fields[self.key].names
-            return None if names is None else list(names)
+            return self.fields[self.key].names
         self.used.add(key)
         field, called = self.fields[key], f"{self.name}: {key}"
         if field.dtype.kind not in "US" or len(field.shape) != 1:
@@ -418,7 +415,7 @@ class _File:
 
     def extras(self) -> dict[str, Field]:
         """What else has an entry per row."""
-        others = tuple(f"{split}_" for split in split_names(self.fields) if split and split != self.prefix[:-1])
+        others = tuple(f"{split}_" for split in split_names(self.fields) if split not in ("", self.prefix[:-1]))
         return {
             key[len(self.prefix) :]: field
             for key, field in self.fields.items()
@@ -432,9 +429,8 @@ class _File:
 
 def label_key(fields: Found, split: str) -> str | None:
     """`val_labels` for `val`; for `shift_noise_3` also `shift_noise_labels` and `shift_labels`."""
-    words = split.split("_") if split else []
     # labels without the prefix belong to the arrays without it
-    families = ["_".join([*words[:length], ""]) for length in range(len(words), 0, -1)] or [""]
+    families = list(accumulate(f"{word}_" for word in split.split("_")))[::-1] if split else [""]
     choices = [[family + word for word in LABELS] for family in families]
     for keys in (*choices, [families[0] + word for word in OTHER_LABELS]):
         there = [key for key in keys if key in fields]

@@ -116,7 +116,7 @@ def open_predictions(
     addresses, split, folder = find_files(os.fspath(path).removeprefix("file://"))
     if not folder:
         return open_file(addresses[0], split, wanted)
-    if any(given is not None and not isinstance(given, str) for given in (wanted.labels, wanted.weights)):
+    if any(not isinstance(given, str | None) for given in (wanted.labels, wanted.weights)):
         raise InputError(f"{folder} is a folder or pattern: labels and weights must be in its files")
     return _open_all(
         addresses, split, replace(wanted, guard=wanted.guard and FEW_ROWS), folder, engine if skip_bad_parts else None
@@ -167,18 +167,13 @@ def _trouble(numbered: tuple[int, Predictions], *, n_parts: int) -> dict[int, st
 def _alike(first: Predictions, part: Predictions) -> Predictions:
     """A part with the columns of the first in order; an InputError where they differ in what else they hold."""
     part = part.aligned(first.schema, first.name)
-    facts = [
-        {
-            "task": one.task,
-            "kind": one.kind,
-            "having labels": one.has_labels,
-            "groups": sorted(one.groups),
-            **{f"having {word}": getattr(one, word) is not None for word in PER_ROW[1:]},
-        }
+    there = PER_ROW[1:]
+    words = ("task", "kind", "having labels", "groups", *(f"having {word}" for word in there))
+    facts = (
+        (one.task, one.kind, one.has_labels, sorted(one.groups), *(getattr(one, word) is not None for word in there))
         for one in (first, part)
-    ]
-    for word, ours in facts[0].items():
-        theirs = facts[1][word]
+    )
+    for word, ours, theirs in zip(words, *facts, strict=True):
         if ours != theirs:
             raise InputError(f"{first.name} and {part.name} differ in {word}: {str(ours)[:60]} and {str(theirs)[:60]}")
     return part
@@ -221,8 +216,7 @@ def _joined_identifiers(columns: list[Array]) -> Array:
     kinds = {column.dtype.kind for column in columns}
     if len(kinds) == 1 or (kinds <= set("fiub") and all(np.nanmax(np.abs(column)) < 2**53 for column in columns)):
         return np.concatenate(columns)
-    coded = [identifiers(column) for column in columns]
-    return np.concatenate([np.array(names)[codes] for codes, names in coded])
+    return np.concatenate([np.array(names)[codes] for codes, names in map(identifiers, columns)])
 
 
 def _clusters(parts: list[Predictions]) -> Array | None:
@@ -262,9 +256,8 @@ def open_parts(path: str | os.PathLike[str], **options: Any) -> dict[str, Predic
     wanted = described(Wanted(**options))
     with naming(file):
         read = reader_of(file)
-        splits = split_names(read(file, wanted))
-        if "" in splits or not splits:
-            splits = [""]
+        found = split_names(read(file, wanted))
+        splits = found if found and "" not in found else [""]
         return {split: assembled(partial(read, file), display_name(file, split), split, wanted) for split in splits}
 
 
@@ -329,9 +322,9 @@ def as_predictions(given: Any, name: str = "", **options: Any) -> Predictions:
 def _retold(given: Predictions, wanted: Wanted) -> Predictions:
     """Predictions with what the caller adds: a task for two columns, groups and clusters from other columns."""
     made = given
-    told = [word for word in ("scores", "labels", "weights", "class_names") if getattr(wanted, word) is not None]
-    if told or wanted.ignore_index is not None:
-        raise InputError(f"{told[0] if told else 'ignore_index'}= is about a file or table, but these are Predictions")
+    for word in ("scores", "labels", "weights", "class_names", "ignore_index"):
+        if getattr(wanted, word) is not None:
+            raise InputError(f"{word}= is about a file or table, but these are Predictions")
     if wanted.kind not in (None, given.kind):
         raise InputError(f"kind={wanted.kind!r}, but {given.name or 'the predictions'} hold {given.kind}")
     if wanted.task not in (None, given.task):
@@ -340,15 +333,14 @@ def _retold(given: Predictions, wanted: Wanted) -> Predictions:
             raise InputError(f"{given.name or 'the predictions'} hold a {given.task} task, not {wanted.task}")
         source = DifferenceSource(given.source, given.kind)
         made = given.like(source=source, kind="logits", task="binary", _checked=False)
-    if not wanted.by and wanted.cluster is None:
-        return made
-    groups = {**given.groups, **{word: given.column(word) for word in wanted.by}}
-    clusters = wanted.cluster if wanted.cluster is not None else given.clusters
-    if clusters is not None:
-        clusters = given.column(clusters) if isinstance(clusters, str) else np.asarray(clusters)
+    if wanted.by:
+        made = made.like(groups={**given.groups, **{word: given.column(word) for word in wanted.by}})
+    if wanted.cluster is not None:
+        clusters = given.column(wanted.cluster) if isinstance(wanted.cluster, str) else np.asarray(wanted.cluster)
         if len(clusters) != made.n:
             raise InputError(f"clusters has {len(clusters)} rows, but the predictions have {made.n}")
-    return made.like(groups=groups, clusters=clusters)
+        made = made.like(clusters=clusters)
+    return made
 
 
 def _first(value: Any) -> Any:

@@ -487,8 +487,7 @@ def join(  # noqa: PLR0917
     if in_memory:
         values = next(source.blocks(0, source.shape[0], n_rows))
         source = ArraySource(values, name)
-        check = value_check("multiclass" if two else task)
-        check(values, from_logits=kind == "logits", name=called)
+        value_check("multiclass" if two else task)(values, from_logits=kind == "logits", name=called)
     if task == "multilabel" and told is None and label_shape == scores.shape:
         head = next(source.blocks(0, min(64, source.shape[0]), 64))
         refuse_one_hot(own["labels"], head, kind, names["labels"], field)

@@ -147,8 +147,6 @@ def score_kind(word: str) -> str | None:
     ('probabilities', 'probabilities', None)
     """
     low = word.lower()
-    if low in SCORES:
-        return SCORES[low]
     if "logit" in low:
         return "logits"
     return "probabilities" if "prob" in low or low.startswith(("risk", CONFIDENCE)) else None

@@ -192,13 +192,14 @@ def _scores(fields: Found, label: Any) -> Iterator[str | list[str]]:
     numbers = {word: field.read() for word, field in fields.items() if field.dtype.kind in "fiu"}
     yield from (word for word, head in numbers.items() if head.ndim == 2)
     other = (*ROW_NAMES, *ANY_LABELS, label)
-    names = [word for word, head in numbers.items() if head.ndim == 1 and {word, word.lower()}.isdisjoint(other)]
+    rows = (max(map(len, numbers.values()), default=0),)
+    names = [word for word, head in numbers.items() if head.shape == rows and {word, word.lower()}.isdisjoint(other)]
     if not names:
         return
-    sums = np.cumsum(np.column_stack([numbers[word][:SCREENED] for word in names]), axis=1)
-    sums = np.pad(sums, ((0, 0), (1, 0)))
+    screened = np.column_stack([numbers[word][:SCREENED] for word in names])
     for first in range(len(names)):
-        off = np.abs((sums[:, first + 2 :] - sums[:, [first]])[:, :, None] / (1, 100) - 1).max(axis=0).min(axis=-1)
+        sums = np.cumsum(screened[:, first:], axis=1)[:, 1:, None]
+        off = np.abs(sums / (1, 100) - 1).max(axis=0).min(axis=-1)
         yield from (names[first : first + 2 + more] for more in np.flatnonzero(off <= ROUNDING)[::-1])
     values = {class_key(value) for value in fields[label].read().astype(str).tolist()} if label in fields else ()
     stems = defaultdict(list)

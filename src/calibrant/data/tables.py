@@ -191,8 +191,7 @@ class TableField(Field):
         self.dtype = np.result_type(*map(_dtype, items))
         self.shape: tuple[int, ...] = (table.n_rows,)
         if self.lists or parsed:
-            heads = (batch.column(0) for _, batch in table.batches(columns, 0, 1))
-            head = next(heads, None)
+            head = next((batch.column(0) for _, batch in table.batches(columns, 0, 1)), None)
             self.lists = self.lists or (head is not None and head[0].as_py().lstrip().startswith(("[", "tensor([")))
             if self.lists:
                 self.shape = (table.n_rows, len(_parsed_lists(head)[0].as_py() or ()) if head is not None else 0)
@@ -380,10 +379,9 @@ def text_form(path: Path) -> TextForm:
     if max(len(header), len(first)) == MAX_TEXT_BYTES:
         raise InputError(f"{path} has a line of over {MAX_TEXT_BYTES} bytes")
     try:
-        names, *rows = csv.reader([text, first.decode("latin-1")], delimiter=separator)
+        names, cells, *_ = *csv.reader([text, first.decode("latin-1")], delimiter=separator), []
     except (csv.Error, ValueError) as error:
         raise InputError(f"{path}: the header cannot be cut into columns: {header[:40]!r}") from error
-    cells = rows[0] if rows else []
     row_names = len(cells) == len(names) + 1  # R writes row names without a name for their column
     comma = separator != "," and any(DECIMAL_COMMA.fullmatch(cell) for cell in cells)
     data = any(DECIMAL.fullmatch(name) and not name.strip().isdecimal() for name in names)
@@ -398,8 +396,7 @@ def csv_fields(path: Path, wanted: Wanted) -> Fields:
 
     form = text_form(path)
     plain = canonical(form.names)
-    chosen = () if wanted.scores is None else picked(plain, wanted.scores)
-    numeric = {*SCORES, *PARTNERS, *WEIGHTS, str(wanted.weights), *chosen}
+    numeric = {*SCORES, *PARTNERS, *WEIGHTS, str(wanted.weights), *picked(plain, wanted.scores or ())}
     numbers = {
         place
         for place, name in enumerate(plain)
@@ -518,7 +515,7 @@ def frame_columns(given: Any) -> dict[str, Any] | None:
 
 def column_fields(columns: Mapping[Any, Any]) -> Fields:
     """Columns in memory as fields, under their canonical names; what is not an array is left out."""
-    names = canonical([str(word) for word in columns])
+    names = canonical(list(map(str, columns)))
     arrays = {word: memory_array(column, word) for word, column in zip(names, columns.values(), strict=True)}
     return Fields({word: ArrayField(array) for word, array in arrays.items() if array is not None})
 
