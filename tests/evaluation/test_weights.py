@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -120,3 +122,10 @@ def test_deferral_of_a_comparison_knows_its_weights_and_clusters():
         columns.confidence, columns.correct, 0.4, weights=parts[1].weights, clusters=np.arange(300) // 5
     )
     assert found.error_bound == pytest.approx(expected.error_bound, nan_ok=True)
+
+
+def test_a_group_of_weight_zero_has_no_figures_in_json():
+    p, y, _ = rows(300)
+    group = np.arange(300) % 3
+    found = measure(Predictions(probabilities=p, labels=y, task="binary", weights=1.0 * (group < 2)), by=group)
+    assert json.loads(found.to_json())["groups"][2]["noise_floor"] is None

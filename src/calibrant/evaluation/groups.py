@@ -51,7 +51,17 @@ from calibrant.evaluation.consistency import (
     unit_sums,
 )
 from calibrant.evaluation.results import about
-from calibrant.evaluation.table import Estimate, Figures, Json, PlainData, Row, Table, figure_cells, metric_columns
+from calibrant.evaluation.table import (
+    Estimate,
+    Figures,
+    Json,
+    PlainData,
+    Row,
+    Table,
+    figure_cells,
+    metric_columns,
+    plain,
+)
 from calibrant.kernels.logistic import Pull, fit_logistic, logistic_sums
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.clinical import Z_95
@@ -490,7 +500,8 @@ class GroupFigures(PlainData):
 
     def to_dict(self) -> Json:
         """Plain JSON data."""
-        return super().to_dict() | {"noise_floor": self.noise_floor.mean, "p_value": self.noise_floor.p_value}
+        floor = self.noise_floor
+        return super().to_dict() | plain({"noise_floor": floor.mean, "p_value": floor.p_value})
 
 
 @dataclass(frozen=True)
