@@ -107,7 +107,7 @@ def clamp(problem: Problem, start: str, seed: int, epochs: int = 40) -> dict[str
         "after": round(after, 2),
         "temperature": round(clamping.temperature_, 2),
         "delta": bool(clamping.delta_.any()),
-        "refused": bool(caught),
+        "refused": any("is refused" in str(one.message) for one in caught),
     }
 
 

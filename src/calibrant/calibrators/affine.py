@@ -12,6 +12,7 @@ from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import PER_CLASS, RECORD, SCALE_MATRIX, SCALES
 from calibrant.calibrators.maps import like
 from calibrant.calibrators.solvers.likelihood import (
+    PATIENCE,
     Ridge,
     Solution,
     check_penalty,
@@ -71,9 +72,10 @@ class AffineScaling(Calibrator, requires_logits=True):
         self._keep(solution.point)
         solution.report(self)
 
-    def _choose(self, rows: Rows, candidates: list[Any]) -> Any:
+    def _choose(self, rows: Rows, candidates: list[Any], **walk: Any) -> Any:
         """The candidate of the lowest held-out NLL."""
-        return choose(rows, candidates, self._fold_point, self._loss, seed=self.seed, most_logits=self.most_logits)
+        own = {"seed": self.seed, "most_logits": self.most_logits, **walk}
+        return choose(rows, candidates, self._fold_point, self._loss, **own)
 
     def _fold_point(self, rows: Rows, penalty: Any, start: Array | None) -> Array:
         return self._solve(rows, penalty, start=start, polish=False).point
@@ -137,7 +139,8 @@ class VectorScaling(AffineScaling, additive=True):
     def _penalty(self, rows: Rows) -> float:
         penalty = check_penalty(self.penalty_bias, "penalty_bias")
         if penalty == "cv":
-            penalty = self._choose(rows, [float(strength * rows.n_classes) for strength in BIAS_STRENGTHS])
+            tried = [float(strength * rows.n_classes) for strength in BIAS_STRENGTHS]
+            penalty = self._choose(rows, tried, patience=len(tried))
         return penalty
 
     def _solve(self, rows: Rows, penalty: Any, **path: Any) -> Solution:
@@ -278,10 +281,12 @@ class MatrixScaling(AffineScaling, additive=True):
             given = getattr(self, name)
             found.append(check_penalty(value if given is None else given, name))
         penalties: Any = tuple(own if one == "cv" else one for one, own in zip(found, usual, strict=True))
-        # λ is chosen beside the usual μ, then μ beside the chosen λ
+        # λ is chosen beside the usual μ, then μ beside the chosen λ: every one, since strong μ all mean "no bias", a
+        # plateau on which the walk must not end
         for place in np.flatnonzero([one == "cv" for one in found]):
             tried = [float(strength * counts[place]) for strength in ODIR_STRENGTHS]
-            penalties = self._choose(rows, [(*penalties[:place], one, *penalties[place + 1 :]) for one in tried])
+            candidates = [(*penalties[:place], one, *penalties[place + 1 :]) for one in tried]
+            penalties = self._choose(rows, candidates, patience=(PATIENCE, len(tried))[place])
         self.penalties_ = penalties
         return penalties
 

@@ -628,6 +628,7 @@ def choose(
     *,
     seed: int,
     most_logits: float = np.inf,
+    patience: int = PATIENCE,
 ) -> Any:
     """The candidate of the lowest held-out loss; candidates go from the strongest penalty to the weakest.
 
@@ -636,6 +637,7 @@ def choose(
     fit : (rows, candidate, start or None) → the fitted point.
     loss : (held-out rows, point) → their summed loss.
     most_logits : where there are more, a part of the rows decides; for penalties that do not depend on their number.
+    patience : candidates in a row that may be worse than the best before the walk ends.
     """
     if not rows.on_device:  # rows on a GPU stay there
         rows = rows.whole()  # folds pick rows: a map of the file or of a scratch copy
@@ -658,7 +660,7 @@ def choose(
         return loss(outside, points[place])
 
     # the first candidate that no other undercuts by more than a tie; enough after so many that are not better
-    tie, patience = NO_GAIN * rows.total_weight, 1 if large else PATIENCE
+    tie, patience = NO_GAIN * rows.total_weight, 1 if large else patience
     best, lowest = 0, math.inf
     for index, candidate in enumerate(candidates):
         held_out = sum(map_blocks(partial(one, candidate), range(len(splits))))
