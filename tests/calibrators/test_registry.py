@@ -106,10 +106,10 @@ def test_only_registered_classes_are_saved_or_loaded(registered):
         from_bytes(content)
 
 
-def test_what_a_class_does_not_declare_is_neither_saved_nor_loaded(registered):
+def test_what_a_class_does_not_declare_is_refused(registered):
     registered("undeclared", Undeclared)
-    with pytest.raises(InputError, match="Undeclared cannot have learned a 'shift_': its class does not declare"):
-        to_bytes(Undeclared().fit(*rows()))
+    with pytest.raises(InputError, match="Undeclared learned shift_, which its class does not declare: add learns"):
+        Undeclared().fit(*rows())
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,11 @@ import pytest
 from calibrant.calibrators.prepare import default_names
 from calibrant.calibrators.registry import METHODS, WRAPPERS, Method
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "scripts"))
-import tables
-
 ROOT = Path(__file__).resolve().parents[2]
+# by its path: the studies have modules of the same name
+SPEC = importlib.util.spec_from_file_location("docs_tables", ROOT / "docs" / "scripts" / "tables.py")
+tables = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(tables)
 
 CHROMIUM = os.environ.get("CALIBRANT_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 pytest.importorskip("mkdocs")

@@ -82,7 +82,10 @@ def spec_of(kind: Any, task: str = "multiclass") -> dict[str, Learned]:
 
 def check_declared(calibrator: Any) -> None:
     """Raise unless the names that a fit has set are those that its class declares."""
-    known = spec_of(type(calibrator), calibrator.task_)
+    known = {
+        **spec_of(type(calibrator)),
+        **spec_of(type(calibrator), "binary"),
+    }  # an object may be fitted to both in turn
     if extra := [name for name in vars(calibrator) if name.endswith("_") and name not in known]:
         raise InputError(
             f"{type(calibrator).__name__} learned {', '.join(extra)}, which its class does not declare: add "
