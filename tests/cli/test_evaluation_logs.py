@@ -172,6 +172,18 @@ def test_a_log_per_subject_is_measured_by_subject(run, tmp_path):
     assert {(one["by"]["subject"], one["n"]) for one in json.loads(out)["groups"]} == {("law", 40), ("art", 40)}
 
 
+def test_targets_that_may_be_numbers_or_texts_are_refused_without_acc(tmp_path):
+    """Options 1 to 4: the target "2" is the third of them by number, the second by text; only acc tells."""
+    path = tmp_path / "samples_sums.jsonl"
+    right = harness_file(path, target="text", texts=("1", "2", "3", "4"))
+    assert np.array_equal(cal.open_predictions(path).labels, right)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = [{word: value for word, value in row.items() if word != "acc"} for row in rows if row["target"] != "4"]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(InputError, match="do not say the one right option"):
+        cal.open_predictions(path)
+
+
 def test_targets_that_acc_contradicts_are_refused(tmp_path):
     path = tmp_path / "samples_truthfulqa_mc2.jsonl"
     harness_file(path, target="number", acc=0.37)

@@ -112,15 +112,19 @@ def _options(rows: list[Row], path: Path) -> list[Row]:
 
 
 def _targets(rows: list[Row], scores: list[list[float]], texts: list[list[str]], path: Path) -> list[int]:
-    """The place of the right option: targets are numbers, texts or letters, the first that fits all rows and acc."""
+    """The place of the right option: targets are numbers, texts or letters, whichever alone fits all rows and acc."""
     given = [str(row.get("target")).strip("[] \n") for row in rows]
     sizes = list(map(len, scores))
     numbers = [list(map(str, range(size))) for size in sizes]
+    readings: list[list[int]] = []
     for keys in (numbers, texts, [list(ascii_uppercase[:size]) for size in sizes]):
         found = [own.index(target) if target in own else -1 for own, target in zip(keys, given, strict=True)]
         hits = np.equal(found, list(map(np.argmax, scores)))
-        if -1 not in found and all(row.get("acc", hit) == hit for row, hit in zip(rows, hits, strict=True)):
-            return found
+        fits = -1 not in found and all(row.get("acc", hit) == hit for row, hit in zip(rows, hits, strict=True))
+        if fits and found not in readings:
+            readings.append(found)
+    if len(readings) == 1:
+        return readings[0]
     raise InputError(
         f"{path}: the targets ({given[0][:40]!r}, …) do not say the one right option of each question, or acc says "
         "otherwise: take a task with one right option, such as truthfulqa_mc1 in place of truthfulqa_mc2"
