@@ -7,7 +7,7 @@ import numpy as np
 
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
-from calibrant.data.files import embedded_names as names
+from calibrant.data.opening import embedded_names as names
 from calibrant.data.opening import open_predictions
 from calibrant.data.predictions import Predictions
 

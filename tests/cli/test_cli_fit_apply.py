@@ -116,6 +116,30 @@ def test_apply_streams_and_can_write_probabilities(run, file, tmp_path, monkeypa
     np.testing.assert_allclose(result.values, calibrant.load(tmp_path / "cal").predict_proba(raw.logits), atol=1e-7)
 
 
+def test_apply_keeps_what_else_a_text_file_holds(run, file, tmp_path):
+    run("fit", file, "-m", "ts", "-o", tmp_path / "cal")
+    raw = calibrant.open_predictions(file)
+    lines = [f"caf\u00e9;{';'.join(f'{z:.3f}' for z in row)}" for row in raw.logits.tolist()]
+    text = "\n".join(["drink;logit_0;logit_1;logit_2;logit_3", *lines])
+    (tmp_path / "in.csv").write_bytes(text.encode("latin-1"))
+    assert run("apply", tmp_path / "cal", tmp_path / "in.csv", "-o", tmp_path / "out.csv")[0] == 0
+    assert (tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()[300].startswith("caf\u00e9;")
+
+
+def test_apply_writes_lists_where_a_text_file_holds_lists(run, file, tmp_path):
+    run("fit", file, "-m", "ts", "-o", tmp_path / "cal")
+    raw = calibrant.open_predictions(file)
+    lines = [f'{row},"{z}",{row}' for row, z in enumerate(raw.logits.tolist())]
+    (tmp_path / "in.csv").write_text("\n".join(["x,logits,x", *lines]))
+    assert run("apply", tmp_path / "cal", tmp_path / "in.csv", "-o", tmp_path / "out.csv")[0] == 0
+    result = calibrant.open_predictions(tmp_path / "out.csv", require_labels=False)
+    np.testing.assert_allclose(result.logits, calibrant.load(tmp_path / "cal").transform(raw.logits), rtol=1e-5)
+    first, last = (tmp_path / "out.csv").read_text().splitlines()[::300]
+    assert first == "x,logits,x"
+    assert last.startswith("299,")
+    assert last.endswith(",299")
+
+
 def test_apply_takes_whole_files_of_parts_and_files_without_labels(run, file, tmp_path):
     run("fit", file, "-m", "ts", "-o", tmp_path / "cal")
     logits = np.random.default_rng(1).normal(size=(6, 4))

@@ -11,7 +11,7 @@ from calibrant import datasets
 from calibrant.core.errors import InputError
 from calibrant.core.schema import identifiers
 from calibrant.data import Predictions, open_predictions, write_predictions
-from calibrant.data.files import EMBEDDED
+from calibrant.data.opening import EMBEDDED
 
 RNG = np.random.default_rng(0)
 WHOLE = Predictions.from_arrays(

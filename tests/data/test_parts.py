@@ -136,7 +136,7 @@ def test_every_companion_of_a_remote_matrix_is_fetched(bucket):
 
 def test_what_was_fetched_stays_below_its_bound(bucket, tmp_path, monkeypatch):
     monkeypatch.setenv("CALIBRANT_CACHE_BYTES", "4000")
-    monkeypatch.setattr("calibrant.data.files.IN_USE_SECONDS", -1.0)
+    monkeypatch.setattr("calibrant.data.opening.IN_USE_SECONDS", -1.0)
     whole = open_predictions(bucket[0])
     assert np.array_equal(whole.logits, bucket[1])
     kept = [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]

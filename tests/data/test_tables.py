@@ -154,7 +154,7 @@ def test_lists_of_different_lengths(tmp_path: Path) -> None:
 
 
 def test_missing_cells(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="logits is missing in row 1"):
+    with pytest.raises(InputError, match="logits has 0 numbers in row 1, but 2 in the first"):
         _ = open_predictions(table(tmp_path, logits=[[1.0, 2.0], None], labels=[0, 1])).logits
     with pytest.raises(InputError, match="logits contains NaN in row 1, column 0"):
         _ = open_predictions(table(tmp_path, logits=[[1.0, 2.0], [None, 1.0]], labels=[0, 1])).logits

@@ -5,7 +5,7 @@ from pathlib import Path
 from calibrant.cli.verbs import Fields, answer, progress_bar, verb
 from calibrant.core.errors import InputError
 from calibrant.data import as_predictions, open_parts, write_predictions
-from calibrant.data.files import suffix_of
+from calibrant.data.opening import suffix_of
 from calibrant.data.write import TEXT, rewrite
 from calibrant.shipping.apply import calibrate_predictions
 from calibrant.shipping.artifact import read_artifact

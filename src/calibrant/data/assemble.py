@@ -2,21 +2,28 @@
 
 In a table, columns that stand side by side for one matrix are joined: those of the scores, of several labels, and of
 the shares of annotators.
+
+Where predictions cannot be read, the error says the whole set of options with which they can, made from what they show.
+Meaning is never taken from values alone. A suggestion may look at them, since it is the caller who says it then. Every
+set of options is tried before it is suggested.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, islice, product
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant.core.arrays import as_array
-from calibrant.core.errors import InputError
-from calibrant.core.schema import PERCENT, class_key, identifier, number_order
+from calibrant.core.arrays import Array, as_array
+from calibrant.core.errors import InputError, NoRowsError
+from calibrant.core.schema import KINDS, PERCENT, class_key, identifier, number_order
 from calibrant.data.predictions import Predictions, join
 from calibrant.data.source import (
     ANSWER,
@@ -55,6 +62,33 @@ from calibrant.data.source import (
     split_names,
 )
 
+HEAD = 1000
+"""Rows at the beginning by which a suggestion is found."""
+
+SCREENED = 20
+"""Rows by which columns that sum to one are found."""
+
+LARGEST = 2**28
+"""Bytes of a column beyond which it is not looked at."""
+
+MOST_COLUMNS, MOST_TRIES = 2_500, 400
+"""Of a table that is looked at, and of sets of options."""
+
+ROUNDING = 0.02
+"""How far sums of probabilities may be from one for columns to seem to belong together."""
+
+LABEL_NAME = re.compile(r"(?i)label|class|true|truth|target|actual|gold|outcome|species|obs|event|died|^y$")
+SCORE_NAME = re.compile(
+    r"(?i)prob|score|conf|risk|pred|logit|likelihood|entropy|perplex|judge|grade|reward|hat|output|margin|^p\d*$"
+)
+"""What columns of labels, and columns of one score per row, are often called."""
+
+SAID = ("scores", "kind", "labels", "task", "weights", "class_names", "ignore_index")
+"""Options that say what a file holds."""
+
+Options = dict[str, Any]
+Read = Callable[[Wanted], Found]
+
 
 def assemble(fields: Found, name: str, split: str, wanted: Wanted) -> Predictions:
     """Check the arrays that belong together and join them; `wanted` names them, or replaces those of the file."""
@@ -65,53 +99,72 @@ def assemble(fields: Found, name: str, split: str, wanted: Wanted) -> Prediction
     if order:  # columns that numbers name stand in the order of the numbers
         columns = [chosen.columns[place] for place in order]
         chosen = chosen._replace(columns=columns, classes=list(map(str, range(len(order)))))
-    if isinstance(fields, Fields):
-        fields = _arranged(fields, chosen, wanted, called)
-    file, correct = _File(fields, called, prefix, chosen.key), prefix + CORRECT
-    scores, task = fields[chosen.key], wanted.task or chosen.task
-    if task is None and len(scores.shape) < 2:  # of a matrix its shape tells the task
-        if ANSWER in fields:
-            raise InputError(
-                f'say task="pairs" if {chosen.key} is the confidence in the label beside it, which is right where it '
-                'equals the true one, or task="binary" if it is the score of the positive class'
-            )
-        if correct in fields and _verdicts(wanted) and label_key(fields, split) is None:
-            task = "pairs"
-    labels = file.find(wanted.labels, "labels", [CORRECT] * (task == "pairs"))
+    fields = _arranged(fields, chosen, wanted, called) if isinstance(fields, Fields) else fields
+    scores, task = fields[chosen.key], wanted.task or chosen.task or _task(fields, chosen.key, split, wanted)
+
+    def find(given: Any, option: str, usual: Iterable[str] = ()) -> Any:
+        """An array as given, or the name of the one that the caller names, or that has a usual name."""
+        if given is not None and not isinstance(given, str):
+            return given
+        key = first_of((prefix + word for word in usual) if given is None else (prefix + given, given), fields)
+        if given is not None and key is None:
+            raise InputError(f"{called} has no {prefix}{given} for the {option}, only {listing(fields)}")
+        return key
+
+    labels = find(wanted.labels, "labels", [CORRECT] * (task == "pairs"))
     if labels is None and chosen.task != "pairs":
         labels = label_key(fields, split)
     labels = None if wanted.require_labels is None else labels
-    shares = file.find(None, "", [LABEL_SHARES] if labels is None else ())
+    shares = find(None, "", [LABEL_SHARES] if labels is None else ())
     if labels is None and shares is None and wanted.require_labels:
-        missing = correct if task == "pairs" else f"{prefix}labels"
+        missing = prefix + CORRECT if task == "pairs" else f"{prefix}labels"
         raise InputError(
             f"{called} has no {missing}, only {listing(fields)}: add them, or give labels= a column or a file of labels"
         )
     keys = {
         "labels": labels,
         "label_shares": shares,
-        "weights": file.find(wanted.weights, "weights", WEIGHTS),
-        "clusters": file.find(wanted.cluster, "clusters", CLUSTERS),
+        "weights": find(wanted.weights, "weights", WEIGHTS),
+        "clusters": find(wanted.cluster, "clusters", CLUSTERS),
     }
-    groups = {word: file.find(word, "groups") for word in wanted.by}
-    group = file.find(None, "", GROUPS)
+    groups = {word: find(word, "groups") for word in wanted.by}
+    group = find(None, "", GROUPS)
     if group not in (None, *groups.values()):
         groups["group"] = group
-    own = {word: file.read(key, texts=word in ("labels", "clusters")) for word, key in keys.items()}
-    own["labels"], class_names = _named(own["labels"], wanted.class_names, file.class_names())
+    words = {word: key for word, key in {"scores": chosen.key, **keys}.items() if isinstance(key, str)}
+    for key in (*words.values(), *groups.values()):  # read only after the length is known to fit
+        if fields[key].shape[:1] != scores.shape[:1]:
+            rows = [(*fields[one].shape, 1)[0] for one in (key, chosen.key)]
+            raise InputError(f"{called}: {key} has {rows[0]} rows, but {chosen.key} has {rows[1]}")
+    own = {word: fields[key].read() if word in words else key for word, key in keys.items()}
+    if "weights" in words and own["weights"].shape[1:] == (1,):
+        own["weights"] = own["weights"][:, 0]
+    naming = first_of((prefix + CLASS_NAMES, CLASS_NAMES), fields)
+    known = scores.names if naming is None else _class_names(fields[naming], f"{called}: {naming}")
+    own["labels"], class_names = _named(own["labels"], wanted.class_names, known)
     found = join(
         scores,
         own,
-        {word: file.read(key) for word, key in groups.items()},
+        {word: fields[key].read() for word, key in groups.items()},
         PERCENT if percent else chosen.kind,
         task,
         name,
-        {"scores": chosen.key, **{word: key for word, key in keys.items() if isinstance(key, str)}},
+        words,
         class_names=class_names,
         ignore_index=wanted.ignore_index,
         guard=wanted.guard,
     )
-    found.extras = {} if wanted.ignore_index is not None else file.extras()
+    if wanted.ignore_index is None:  # what else has an entry per row
+        others = tuple(f"{other}_" for other in split_names(fields) if other not in ("", split))
+        found.extras = {
+            key[len(prefix) :]: field
+            for key, field in fields.items()
+            if key.startswith(prefix)
+            and not key.startswith(others)
+            and key not in (naming, *words.values(), *groups.values())
+            and not isinstance(field, BrokenField)
+            and field.shape[:1] == scores.shape[:1]
+        }
     if isinstance(fields, Fields):
         found.notes = fields.notes
         if not percent:  # a column that is written back would hold fractions
@@ -119,6 +172,32 @@ def assemble(fields: Found, name: str, split: str, wanted: Wanted) -> Prediction
     if task == "pairs" and chosen.kind == "logits" and score_kind(chosen.key) is None:
         found.notes += (f"{chosen.key} is read as a logit: if it is not one, only figures after calibration count",)
     return found
+
+
+def _class_names(field: Field, called: str) -> list[str]:
+    """The names of the classes, from an array of texts."""
+    if field.dtype.kind not in "US" or len(field.shape) != 1:
+        raise InputError(f"{called} must be a list of texts, got dtype {field.dtype} of shape {field.shape}")
+    if field.nbytes > MAX_TEXT_BYTES:
+        raise InputError(f"{called} takes {field.nbytes} bytes, but at most {MAX_TEXT_BYTES} are read")
+    try:
+        names = field.read()
+        return (np.char.decode(names, "utf-8") if names.dtype.kind == "S" else names).tolist()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{called} is not UTF-8 text: {error}") from error
+
+
+def _task(fields: Found, key: str, split: str, wanted: Wanted) -> str | None:
+    """The task of one score per row, as far as names tell it; that of a matrix follows from its shape."""
+    if len(fields[key].shape) < 2:
+        if ANSWER in fields:
+            raise InputError(
+                f'say task="pairs" if {key} is the confidence in the label beside it, which is right where it '
+                'equals the true one, or task="binary" if it is the score of the positive class'
+            )
+        if f"{split}_{CORRECT}".lstrip("_") in fields and _verdicts(wanted) and label_key(fields, split) is None:
+            return "pairs"
+    return None
 
 
 def _verdicts(wanted: Wanted) -> bool:
@@ -151,28 +230,23 @@ def choose(fields: Found, name: str, prefix: str, wanted: Wanted) -> tuple[Found
 def _choose(fields: Found, name: str, prefix: str, wanted: Wanted) -> _Choice:
     if wanted.scores is not None:
         return _named_scores(fields, name, prefix, wanted)
-    found: dict[str, dict[str, _Choice]] = {"logits": {}, "probabilities": {}}
-    for word, kind in SCORES.items():
-        if prefix + word in fields:
-            found[kind][word] = _Choice(prefix + word, kind)
-    for kind, choice in _marked(fields, MARKS).items():
-        found[kind][choice.columns[0].replace(choice.classes[0], "*")] = choice
-    kinds = [kind for kind in found if found[kind]]
+    found = {word: _Choice(prefix + word, kind) for word, kind in SCORES.items() if prefix + word in fields}
+    for choice in _marked(fields, MARKS).values():
+        found[choice.columns[0].replace(choice.classes[0], "*")] = choice
+    kinds = {choice.kind for choice in found.values()}
     if wanted.kind is None and len(kinds) == 2:
         raise InputError(f"{name} has both {prefix}logits and {prefix}probabilities: choose one with kind=")
-    kind = wanted.kind or "".join(kinds)
-    choices = found.get(kind, {})
-    if len(choices) > 1 and (kind not in choices or any("*" in word for word in choices)):
+    choices = {word: choice for word, choice in found.items() if wanted.kind in (None, choice.kind)}
+    word = first_of((*KINDS, *choices), choices)
+    if len(choices) > 1 and (word not in KINDS or any("*" in one for one in choices)):
         raise InputError(f"{name} has {', '.join(choices)}: choose one with scores=")
-    if choices:
-        return choices.get(kind) or next(iter(choices.values()))
-    return _unmarked(fields, name, prefix, wanted, named=bool(kinds))
+    return choices[word] if choices else _unmarked(fields, name, prefix, wanted, named=bool(kinds))
 
 
 def _unmarked(fields: Found, name: str, prefix: str, wanted: Wanted, *, named: bool) -> _Choice:
     """Scores whose names do not say their kind; `named`: there are others that say another kind."""
     split = prefix[:-1]
-    paired = [word for word, labels in PARTNERS.items() if {prefix + word, prefix + labels} <= set(fields)]
+    paired = [word for word, labels in PARTNERS.items() if {prefix + word, prefix + labels} <= fields.keys()]
     if CONFIDENCE in paired and wanted.kind != "logits":
         return _Choice(prefix + CONFIDENCE, "probabilities", "pairs")
     if PREDICTIONS in paired:
@@ -263,8 +337,8 @@ def _arranged(found: Fields, chosen: _Choice, wanted: Wanted, called: str) -> Fi
     if labels is None and len(keys) > 1 and first_of(LABELS, found) is None:
         parts["labels"] = LABEL_PREFIXES
     for key, prefixes in parts.items():
-        marks = [(prefix, name) for name in found for prefix in prefixes if name.lower().startswith(prefix)]
-        if whole := _by_class({name[len(prefix) :]: name for prefix, name in marks}, keys):
+        ends = {name[len(one) :]: name for name in found for one in prefixes if name.lower().startswith(one)}
+        if whole := _by_class(ends, keys):
             matrices[key] = whole
     members = [column for group in matrices.values() for column in group]
     for name in (*KNOWN, *members):
@@ -365,68 +439,6 @@ def _named(labels: Any, names: Any, known: Sequence[str] | None) -> tuple[Any, S
     return labels, list(known if known is not None and set(known) == set(codes.values()) else codes.values())
 
 
-class _File:
-    """The arrays of one part of a file that have an entry per row, beside the scores."""
-
-    def __init__(self, fields: Found, name: str, prefix: str, key: str) -> None:
-        self.fields, self.name, self.prefix, self.key = fields, name, prefix, key
-        self.n_rows = (*fields[key].shape, 0)[0]
-        self.used = {key}
-
-    def find(self, given: Any, option: str, usual: Iterable[str] = ()) -> Any:
-        """An array as given, or the name of the one that the caller names, or that has a usual name."""
-        if isinstance(given, str):
-            key = first_of((self.prefix + given, given), self.fields)
-            if key is None:
-                raise InputError(
-                    f"{self.name} has no {self.prefix}{given} for the {option}, only {listing(self.fields)}"
-                )
-            return key
-        if given is not None:
-            return given
-        return first_of((self.prefix + word for word in usual), self.fields)
-
-    def read(self, key: Any, *, texts: bool = True) -> Any:
-        """A column by name, read only after its length is known to fit; an array as it is."""
-        if not isinstance(key, str):
-            return key
-        field, called = self.fields[key], f"{self.name}: {key}"
-        if field.shape[:1] != (self.n_rows,):
-            raise InputError(f"{called} has {(*field.shape, 1)[0]} rows, but {self.key} has {self.n_rows}")
-        self.used.add(key)
-        array = field.read()
-        return array if texts or array.shape[1:] != (1,) else array[:, 0]
-
-    def class_names(self) -> Sequence[str] | None:
-        """Names of the classes."""
-        key = first_of((self.prefix + CLASS_NAMES, CLASS_NAMES), self.fields)
-        if key is None:
-            return self.fields[self.key].names
-        self.used.add(key)
-        field, called = self.fields[key], f"{self.name}: {key}"
-        if field.dtype.kind not in "US" or len(field.shape) != 1:
-            raise InputError(f"{called} must be a list of texts, got dtype {field.dtype} of shape {field.shape}")
-        if field.nbytes > MAX_TEXT_BYTES:
-            raise InputError(f"{called} takes {field.nbytes} bytes, but at most {MAX_TEXT_BYTES} are read")
-        try:
-            return [item.decode() if isinstance(item, bytes) else str(item) for item in field.read().tolist()]
-        except UnicodeDecodeError as error:
-            raise InputError(f"{called} is not UTF-8 text: {error}") from error
-
-    def extras(self) -> dict[str, Field]:
-        """What else has an entry per row."""
-        others = tuple(f"{split}_" for split in split_names(self.fields) if split not in ("", self.prefix[:-1]))
-        return {
-            key[len(self.prefix) :]: field
-            for key, field in self.fields.items()
-            if key.startswith(self.prefix)
-            and not key.startswith(others)
-            and key not in self.used
-            and not isinstance(field, BrokenField)
-            and field.shape[:1] == (self.n_rows,)
-        }
-
-
 def label_key(fields: Found, split: str) -> str | None:
     """`val_labels` for `val`; for `shift_noise_3` also `shift_noise_labels` and `shift_labels`."""
     # labels without the prefix belong to the arrays without it
@@ -445,3 +457,162 @@ def listing(fields: Mapping[str, Any]) -> str:
     """The names of the arrays, for error messages."""
     keys = sorted(fields)
     return (", ".join(keys[:12]) or "nothing") + (f" and {len(keys) - 12} more" if len(keys) > 12 else "")
+
+
+def assembled(read: Read, name: str, split: str, wanted: Wanted) -> Predictions:
+    """Predictions from the fields that `read` finds; an InputError says which options would do, if any.
+
+    The first values of a file are looked at: it is an error here if they contradict their kind and another one fits.
+    """
+    made, fields = None, read(wanted)
+    try:
+        made = assemble(fields, name, split, wanted)
+        _look(made)
+    except NoRowsError:
+        raise
+    except InputError as error:
+        looked = len(fields) <= MOST_COLUMNS and {split}.issuperset(split_names(fields))
+        if looked and (options := _suggested(fields, read, split, wanted)):
+            given = {word: getattr(wanted, word) for word in SAID}
+            if isinstance(wanted.labels, LabelFile):
+                given["labels"] = wanted.labels.name
+            given = {word: value for word, value in given.items() if isinstance(value, (str, int, list, dict))}
+            raise InputError(error.message, **given | options) from error
+        if made is None:
+            raise
+    return made
+
+
+def _look(made: Predictions) -> None:
+    """Raise where the first values are not what they are said to be."""
+    rows = max(2, min(HEAD, 2**20 // made.source.shape[1]))
+    for _ in made.blocks(rows, check=not made._checked, most=rows):
+        pass
+
+
+def _suggested(fields: Found, read: Read, split: str, wanted: Wanted) -> Options:
+    """The first options, of those that the columns suggest, with which everything can be read."""
+    for kind in (*KINDS, PERCENT):  # arrays without names are called by their kind
+        asked = replace(wanted, kind=kind)
+        if (again := read(asked)).keys() != fields.keys() and _works(again, split, asked):
+            return {"kind": kind}
+    few = type(fields)()
+    for key, field in fields.items():
+        with suppress(InputError):
+            if field.nbytes <= LARGEST and len(field.shape) in (1, 2) and field.shape[0]:
+                few[key] = ArrayField(field.read()[:HEAD])
+                few[key].names = field.names
+    for options in islice(_candidates(few, split, wanted), MOST_TRIES):
+        asked = replace(wanted, **options)
+        if isinstance(wanted.labels, LabelFile) and "labels" in options:
+            asked = replace(asked, labels=wanted.labels._replace(column=options["labels"].rpartition("#")[2]))
+        for coded in ({}, {"class_names": _from_one(few, split, asked)}):
+            told = replace(asked, **coded)
+            if _works(few, split, told) and _works(read(asked), split, told):
+                return options | coded
+    if wanted.require_labels and wanted.labels is None and not _labels_known(fields, split, wanted):
+        # what else is missing, beside the labels
+        free = replace(wanted, require_labels=False)
+        more = _suggested(fields, read, split, free)
+        if more or _works(fields, split, free):
+            return more | {"labels": "LABELS.csv"}
+    return {}
+
+
+def _works(fields: Found, split: str, wanted: Wanted) -> bool:
+    with suppress(InputError):
+        _look(assemble(fields, "", split, wanted))
+        return True
+    return False
+
+
+def _from_one(fields: Found, split: str, wanted: Wanted) -> Any:
+    """Class names for labels that count from 1: as a list where the columns have none."""
+    rows = max((field.shape[0] for field in fields.values()), default=0)
+    with suppress(InputError):
+        made = assemble(fields, "", split, replace(wanted, labels=np.zeros(rows, np.int64)))
+        numbers = [str(place + 1) for place in range(made.n_classes)]
+        if made.task == "multiclass":
+            return numbers if made.class_names is None else dict(zip(numbers, made.class_names, strict=True))
+    return wanted.class_names
+
+
+def _candidates(fields: Found, split: str, wanted: Wanted) -> Iterator[Options]:
+    """Sets of options to try, those that change least first; what the names say is not doubted, only its kind."""
+    labels = _labels(fields, split, wanted)
+    scores: list[Any] = [None]
+    if not list(_kinds(fields, split, wanted)):
+        known = wanted.labels if isinstance(wanted.labels, str) else first_of(ANY_LABELS, fields)
+        scores += _scores(fields, known or next(iter(labels), None))
+    for some in scores:
+        kinds = _kinds(fields, split, replace(wanted, scores=some or wanted.scores))
+        for label, task, kind in product((None, *labels), (None, "multiclass", "pairs", "binary"), (None, *kinds)):
+            options = {"scores": some, "kind": kind, "labels": label, "task": task}
+            yield {word: value for word, value in options.items() if value is not None}
+
+
+def _kinds(fields: Found, split: str, wanted: Wanted) -> Iterator[str]:
+    """Kinds that name scores in the file, and that their values suggest."""
+    for kind in ("probabilities", PERCENT, "logits"):
+        with suppress(InputError):
+            chosen = choose(fields, "", f"{split}_" if split else "", replace(wanted, kind=kind))[2]
+            columns = [fields[word].read() for word in chosen.columns or [chosen.key]]
+            columns = [column for column in columns if column.dtype.kind in "fiub"]
+            if columns and _kind(columns) == kind:
+                yield kind
+
+
+def _labels(fields: Found, split: str, wanted: Wanted) -> list[str]:
+    """Columns that may hold the labels, where names do not tell: first those called like labels."""
+    if isinstance(wanted.labels, LabelFile):
+        address = wanted.labels.name.rpartition("#")[0] or wanted.labels.name
+        return [f"{address}#{word}" for word in wanted.labels.fields]
+    if _labels_known(fields, split, wanted):
+        return []
+    columns = {word: field.read() for word, field in fields.items() if len(field.shape) == 1}
+    whole = [word for word, head in columns.items() if head.dtype.kind != "f" or not (head % 1).any()]
+    whole = [word for word in whole if word.lower() not in ROW_NAMES]
+    return sorted(whole, key=lambda word: not LABEL_NAME.search(word))[:8]
+
+
+def _labels_known(fields: Found, split: str, wanted: Wanted) -> bool:
+    """Do names, or the caller, tell where the labels are?"""
+    with suppress(InputError):
+        usual = CORRECT in fields or label_key(fields, split) is not None
+        return wanted.labels in fields if isinstance(wanted.labels, str) else wanted.labels is not None or usual
+    return False
+
+
+def _scores(fields: Found, label: Any) -> Iterator[str | list[str]]:
+    """Arrays and columns that may hold the scores."""
+    numbers = {word: field.read() for word, field in fields.items() if field.dtype.kind in "fiu"}
+    yield from (word for word, head in numbers.items() if head.ndim == 2)
+    other = (*ROW_NAMES, *ANY_LABELS, label)
+    rows = (max(map(len, numbers.values()), default=0),)
+    names = [word for word, head in numbers.items() if head.shape == rows and {word, word.lower()}.isdisjoint(other)]
+    if not names:
+        return
+    screened = np.column_stack([numbers[word][:SCREENED] for word in names])
+    for first in range(len(names)):
+        sums = np.cumsum(screened[:, first:], axis=1)[:, 1:, None]
+        off = np.abs(sums / (1, 100) - 1).max(axis=0).min(axis=-1)
+        yield from (names[first : first + 2 + more] for more in np.flatnonzero(off <= ROUNDING)[::-1])
+    values = {class_key(value) for value in fields[label].read().astype(str).tolist()} if label in fields else ()
+    stems = defaultdict(list)
+    for word in names:
+        stems[word.rstrip("0123456789")].append(word)
+    named = [word for word in names if class_key(word) in values]
+    yield from (some for some in (*stems.values(), named) if len(some) > 1)
+    yield from sorted(filter(SCORE_NAME.search, names), key=lambda word: _kind([numbers[word]]) == "logits")
+
+
+def _kind(columns: list[Array]) -> str:
+    """The kind that the values of columns suggest."""
+    values = np.nan_to_num(np.column_stack(columns).astype(np.float64), nan=-1, posinf=-1, neginf=-1)
+    sums = values.sum(axis=1)
+    for kind, whole, above in (("probabilities", 1, -1), (PERCENT, 100, 20)):
+        single = above < sums.max() <= whole
+        fits = single if values.shape[1] == 1 else np.abs(sums / whole - 1).max() <= ROUNDING
+        if fits and values.min() >= 0:
+            return kind
+    return "logits"

@@ -180,23 +180,17 @@ class TableField(Field):
     def __init__(
         self, table: Table, columns: list[int], key: str, *, matrix: bool = False, parsed: bool = False
     ) -> None:
-        from pyarrow import types
-
-        self.table = self.behind = table
-        self.columns = columns
+        self.table, self.behind, self.columns, self.key = table, table, columns, key
         self.called = f"{table.called}: {key}"
-        first = table.types[columns[0]]
-        self.lists = types.is_list(first) or types.is_large_list(first) or types.is_fixed_size_list(first)
-        items = [first.value_type] if self.lists else [table.types[place] for place in columns]
-        self.dtype = np.result_type(*map(_dtype, items))
-        self.shape: tuple[int, ...] = (table.n_rows,)
+        kinds = [table.types[place] for place in columns]
+        self.lists = str(kinds[0]).partition("<")[0].endswith("list")  # of a fixed size, large or not
+        self.dtype = np.result_type(*map(_dtype, [kinds[0].value_type] if self.lists else kinds))
+        self.shape: tuple[int, ...] = (table.n_rows, len(columns)) if matrix else (table.n_rows,)
         if self.lists or parsed:
             head = next((batch.column(0) for _, batch in table.batches(columns, 0, 1)), None)
-            self.lists = self.lists or (head is not None and head[0].as_py().lstrip().startswith(("[", "tensor([")))
+            self.lists = self.lists or str(head and head[0]).lstrip().startswith(("[", "tensor(["))
             if self.lists:
                 self.shape = (table.n_rows, len(_parsed_lists(head)[0].as_py() or ()) if head is not None else 0)
-        elif matrix:
-            self.shape = (table.n_rows, len(columns))
         if (matrix or parsed) and self.dtype.kind not in "fiub":
             self.dtype = np.dtype(np.float64)  # texts that must be numbers
 
@@ -212,7 +206,7 @@ class TableField(Field):
     def numeric(self) -> Field:
         """The column as numbers, or lists of them, where it holds text."""
         text = self.table.decimal is not None and self.dtype.kind == "O"
-        return TableField(self.table, self.columns, self.called.rpartition(": ")[2], parsed=True) if text else self
+        return TableField(self.table, self.columns, self.key, parsed=True) if text else self
 
     def read(self) -> Array:
         """The whole column or matrix; texts become numbers where they all are, whole numbers that miss some objects."""
@@ -239,29 +233,22 @@ class TableField(Field):
                 return
             piece = batch.slice(max(at - first, 0), stop - max(at, first))
             if piece.num_rows:
-                if self.lists:
-                    yield self._lists(piece.column(0), at)
-                else:
-                    numbers = zip(piece.columns, self.columns, strict=True)
-                    yield np.column_stack([self._numbers(*column, at) for column in numbers])
+                numbers = self._lists if self.lists else self._numbers
+                columns = zip(piece.columns, self.columns, strict=True)
+                yield np.column_stack([numbers(*column, at) for column in columns])
                 at += piece.num_rows
         if at < stop:
             raise InputError(f"{self.called} ends after {at} of {self.shape[0]} rows")
 
-    def _lists(self, lists: Any, first_row: int) -> Array:
+    def _lists(self, lists: Any, _place: int, first_row: int) -> Array:
+        """A column of lists of numbers, all as long as the first."""
         width, lists = self.shape[1], _parsed_lists(lists)
-        if lists.null_count:
-            raise InputError(
-                f"{self.called} is missing in row {first_row + lists.is_null().index(True).as_py()}: "
-                f"every row needs {width} numbers"
-            )
-        lengths = lists.value_lengths().to_numpy(zero_copy_only=False)
+        lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
         for row in np.flatnonzero(lengths != width):
             raise InputError(
                 f"{self.called} has {lengths[row]} numbers in row {first_row + row}, but {width} in the first"
             )
-        values = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), width)
-        return values if values.flags.writeable else values.copy()  # arrow's own buffers are read-only
+        return lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), width)
 
     def _numbers(self, column: Any, place: int, first_row: int) -> Array:
         """A column as numbers; an InputError that names the first cell that is not one."""
@@ -392,8 +379,6 @@ def text_form(path: Path) -> TextForm:
 
 def csv_fields(path: Path, wanted: Wanted) -> Fields:
     """The columns of a text file; those whose names say scores or weights are parsed as numbers, all others as text."""
-    import pyarrow as pa
-
     form = text_form(path)
     plain = canonical(form.names)
     numeric = {*SCORES, *PARTNERS, *WEIGHTS, str(wanted.weights), *picked(plain, wanted.scores or ())}
@@ -402,12 +387,19 @@ def csv_fields(path: Path, wanted: Wanted) -> Fields:
         for place, name in enumerate(plain)
         if name in numeric or class_of(name) or name.lower().startswith(SHARE_PREFIXES)
     }
+    found = _fields(text_table(path, form, numbers))
+    if not form.header:
+        found.notes = (f"{path.name} has no header: its columns are called 0..{len(plain) - 1}",)
+    return found
+
+
+def text_table(path: Path, form: TextForm, numbers: set[int]) -> Table:
+    """The columns of a text file, as numbers at these places where they are such, and as text."""
+    import pyarrow as pa
+
     while True:
         try:
-            found = _fields(_parsed(path, form, numbers))
-            if not form.header:
-                found.notes = (f"{path.name} has no header: its columns are called 0..{len(plain) - 1}",)
-            return found
+            return _parsed(path, form, numbers)
         except pa.ArrowInvalid as error:
             words = " ".join(str(error).split())
             column = re.search(r"column #(\d+)", words)

@@ -20,21 +20,20 @@ from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
 from calibrant.core.schema import class_key, class_number
 from calibrant.data.arrays import DTYPES, LOCAL_HEADER, METADATA, kind_word
-from calibrant.data.files import HOLDS_PARTS, reader_of, suffix_of
 from calibrant.data.json_lines import LOGPROBS, TOP_LOGPROBS, records
+from calibrant.data.opening import HOLDS_PARTS, reader_of, suffix_of
 from calibrant.data.predictions import Predictions
 from calibrant.data.source import (
     CLASS_NAMES,
     CORRECT,
     LABEL_SHARES,
-    MAX_TEXT_BYTES,
     SCORES,
     SINGLE,
     TakenSource,
     canonical,
     class_of,
 )
-from calibrant.data.tables import ParquetTable, opened_text, text_form
+from calibrant.data.tables import ParquetTable, text_form, text_table
 
 ONE = {"logits": "logit", "probabilities": "probability"}
 """What one score of a kind is called."""
@@ -300,41 +299,34 @@ def _renamed(name: str, kind: str) -> str:
     return ONE[kind] if low in SCORES else f"{ONE[kind]}_{word}"
 
 
-def _rewrite_text(calibrated: Predictions, source: Path, temporary: Path, renamed: dict[str, str]) -> None:
-    form = text_form(source)
-    names = canonical(form.names)
-    places = [names.index(name) for name in renamed]
-    header = [renamed.get(name, own) for name, own in zip(names, form.names, strict=True)]
-    with opened_text(source) as lines, csv_writer(temporary, form.separator) as writer:
-        if form.header:
-            lines.readline(MAX_TEXT_BYTES)
-            writer.writerow(header[form.row_names :])
-        text = io.TextIOWrapper(lines, encoding=form.encoding, errors="replace", newline="")
-        for cells, row in zip(
-            filter(None, csv.reader(text, delimiter=form.separator)), shown_rows(calibrated), strict=True
-        ):
-            for place, value in zip(places, row, strict=True):
-                cells[place] = value.replace(".", form.decimal)
-            writer.writerow(cells)
-
-
-def _rewrite_parquet(calibrated: Predictions, source: Path, temporary: Path, renamed: dict[str, str]) -> None:
+def _rewrite_table(calibrated: Predictions, source: Path, temporary: Path, renamed: dict[str, str]) -> None:
     import pyarrow as pa
 
-    table = ParquetTable(source, str(source))
+    form = text_form(source) if suffix_of(source) in SEPARATED else None
+    table = ParquetTable(source, str(source)) if form is None else text_table(source, form, set())
     names = canonical(table.names)
     header = [renamed.get(name, own) for name, own in zip(names, table.names, strict=True)]
 
     def changed() -> Iterator[Any]:
         for start, batch in table.batches(list(range(len(names))), 0, 2**18):
             values = calibrated[start : start + batch.num_rows].values.reshape(batch.num_rows, -1)
+            if form is not None:
+                values = values.astype(str)
+                lists = [[f"[{', '.join(row)}]"] for row in values.tolist()] if len(renamed) < values.shape[1] else []
+                values = np.array(lists or np.char.replace(values, ".", form.decimal))
             columns = batch.columns
             for own, name in enumerate(renamed):
                 place = names.index(name)
                 columns[place] = arrow_array(values if pa.types.is_nested(table.types[place]) else values[:, own])
             yield pa.Table.from_arrays(columns, header, metadata=table.metadata)
 
-    _save_tables(changed(), temporary)
+    if form is None:
+        return _save_tables(changed(), temporary)
+    with csv_writer(temporary, form.separator) as writer:
+        if form.header:
+            writer.writerow(header[form.row_names :])
+        for part in changed():
+            writer.writerows(zip(*(column.to_pylist() for column in part.columns), strict=True))
 
 
 def _rewrite_jsonl(calibrated: Predictions, source: Path, temporary: Path, renamed: dict[str, str]) -> None:
@@ -378,8 +370,8 @@ WRITERS: dict[str, Callable[[Any, Path], Any]] = {
 can run code in other readers are never written."""
 
 REWRITERS: dict[Any, Callable[..., None]] = {
-    _write_csv: _rewrite_text,
-    _write_parquet: _rewrite_parquet,
+    _write_csv: _rewrite_table,
+    _write_parquet: _rewrite_table,
     _write_jsonl: _rewrite_jsonl,
 }
 """What writes a table to what writes one anew; only within one of them a layout is kept."""
