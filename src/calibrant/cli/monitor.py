@@ -45,7 +45,6 @@ def monitor(
     poll : Seconds between looks at the log.
     """
     follower = LogFollower(file, state_file=state, id=id_field, digits=digits, window=window, n_bins=bins, **watch)
-    warn(follower.notes)
     try:
         while True:
             gained = follower.read()

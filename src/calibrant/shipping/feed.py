@@ -1,16 +1,14 @@
 """Labelled answers as JSON objects into a monitor, from a log or over HTTP, and what is kept of it between runs.
 
-A log may be written, rotated, truncated and copied by others while it is followed. The state file holds two lines
-of JSON, a checksum and plain values, and the state before stays beside it.
+A log may be written, rotated, truncated and copied by others while it is followed.
 """
 
 import copy
-import hashlib
+import glob
 import json
 import os
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,10 +18,8 @@ from calibrant.core.arrays import Json
 from calibrant.core.atomic import atomic_write, check_source, check_target
 from calibrant.core.errors import InputError
 from calibrant.core.schema import Schema, identifier
-from calibrant.shipping.monitor import BAD_VALUES, OTHER, GroupMonitor, Monitor, Names, Stateful, stated
+from calibrant.shipping.monitor import OTHER, GroupMonitor, Kept, Monitor, Names, Stateful, stated
 
-STATE = '{"monitor_state": 5'
-"""How the state of a monitor begins; the number is that of the format."""
 FORMATS = '{"confidence": 0.9, "correct": true}, {"probabilities": […], "label": 3} or {"logits": […], "label": 3}'
 SEEN_IDS = 100_000
 MAX_PROMETHEUS_GROUPS = 50
@@ -44,35 +40,10 @@ Lines = list[bytes | None]
 """Lines of a log; None for one that is too long."""
 BATCH_BYTES = 8 << 20
 MAX_LINE_BYTES = 4 << 20
-SAMPLE_BYTES = 1024
-MAX_PLACES = 9
+SAMPLE_BYTES = 4096
 
 
-class DamagedStateError(InputError):
-    """A state that was cut off or altered."""
-
-
-def dump_state(content: Any) -> str:
-    """Plain values as JSON below a line with a checksum."""
-    body = json.dumps(content)
-    return f"{_first_line(body)}\n{body}"
-
-
-def parse_state(text: str) -> Any:
-    """The content that `dump_state` wrote; DamagedStateError where it was cut off or altered, else InputError."""
-    first, _, body = text.partition("\n")
-    if first == _first_line(body):
-        return json.loads(body)
-    if not text.strip("\0 \n") or text.startswith(STATE):
-        raise DamagedStateError("the state is damaged (cut off or altered)")
-    raise InputError("this is not the state of a monitor that this calibrant reads")
-
-
-def _first_line(body: str) -> str:
-    return f'{STATE}, "checksum": "{hashlib.blake2b(body.encode(), digest_size=16).hexdigest()}"}}'
-
-
-class Feed(Stateful):
+class Feed(Kept):
     """Answers into a monitor of its own.
 
     Parameters
@@ -81,7 +52,7 @@ class Feed(Stateful):
     by : the field that names the group of an answer; the monitor is a `GroupMonitor` then. "hospital=north,south" lists
         the groups: any other name counts as `other`.
     id : the field that names an answer: one that comes twice counts once.
-    state_file : a file that keeps what is known between runs; `notes` has what there is to say about it.
+    state_file : a file that keeps what is known between runs.
     settings : further parameters of `Monitor`.
     """
 
@@ -105,13 +76,18 @@ class Feed(Stateful):
         self.monitor = (GroupMonitor if field else Monitor)(batch=size, **settings)
         self.batch, self.id = None if size else batch, id
         self.by, self.known = field or None, listed.split(",") if listed else None
-        self.choices = {**self.monitor.settings, "batch": size or batch, "by": by, "id": id}
-        del self.choices["seed"]  # it changes nothing that is remembered
+        self.settings = {**self.monitor.settings, "batch": size or batch, "by": by, "id": id}
         self.seen = Names(SEEN_IDS)
         self.n_duplicates = 0
-        self._path, self._last = state_file, ""
-        """The state file, and the text that was last read from it or written to it."""
-        self.notes = [] if state_file is None else self._load()
+        self._path = state_file
+        if state_file is None:
+            return
+        check_target(state_file)
+        if os.path.exists(state_file):
+            try:
+                self.from_json(Path(state_file).read_text("utf-8", "replace"), self)
+            except InputError as error:
+                raise InputError(f"{state_file}: {error}; move it away, or give another file for the state") from error
 
     def check(self, record: Any) -> Answer:
         """A record as an answer; nothing is remembered."""
@@ -133,50 +109,11 @@ class Feed(Stateful):
             self.monitor.update_answers(np.array(confidence), np.array(correct), *more, batches=names)
         return len(rows)
 
-    def state(self) -> Json:
-        """Choices, ids and monitor as plain values for JSON."""
-        return {**super().state(), "choices": self.choices}
-
-    def restore(self, state: Any) -> None:
-        """Go on from a state that was kept with the same choices."""
-        kept = state["choices"]
-        odd = {name: kept[name] for name, value in self.choices.items() if kept[name] != value}
-        if odd:
-            raise InputError(
-                f"it was kept with other monitor options, {odd}, but these are {self.choices}: use the same"
-            )
-        super().restore(state)
-
-    def _load(self) -> list[str]:
-        """Go on from the state file, or from the state before, which stays beside it; what there is to say about it."""
-        check_target(self._path)
-        notes: list[str] = []
-        for path in (self._path, f"{self._path}.previous"):
-            try:
-                text = Path(path).read_text(encoding="utf-8")
-                self.restore(parse_state(text))
-            except FileNotFoundError:
-                if path == self._path:
-                    return []
-            except DamagedStateError:
-                notes.append(f"{path} is damaged")
-            except BAD_VALUES as error:
-                reason = error if isinstance(error, InputError) else "it is not the state of a monitor"
-                raise InputError(f"{path}: {reason}; move it away, or give another file for the state") from error
-            else:
-                self._last = text
-                return notes and [*notes, f"the monitor goes on from {path}, the state before the damaged one"]
-        os.replace(self._path, f"{self._path}.damaged")
-        return [*notes, f"the monitor starts anew; see {self._path}.damaged"]
-
     def save(self) -> None:
-        """Write the state, if there is a file for it; the one before stays beside it."""
+        """Write the state, if there is a file for it."""
         if self._path is not None:
-            before, self._last = self._last, dump_state(self.state())
-            for path, text in ((f"{self._path}.previous", before), (self._path, self._last)):
-                if text:
-                    with atomic_write(path) as temporary:
-                        temporary.write_text(text, encoding="utf-8")
+            with atomic_write(self._path) as temporary:
+                temporary.write_text(self.to_json(), encoding="utf-8")
 
 
 def parse_record(line: str | bytes) -> Any:
@@ -232,6 +169,7 @@ class FeedbackDesk(Feed):
     `Feed`.
     """
 
+    STATE = (*Feed.STATE, "artifact")
     id_is_optional = True
 
     def __init__(self, *, state: Any = None, artifact: str = "", **choices: Any) -> None:
@@ -292,7 +230,7 @@ class FeedbackDesk(Feed):
         """The feed's, and the artifact that it is about."""
         with self._lock:
             self._unsaved = False
-            return {**super().state(), "artifact": self.artifact}
+            return super().state()
 
     def restore(self, state: Any) -> None:
         """Go on, unless the state is about another artifact."""
@@ -321,63 +259,51 @@ class FeedbackDesk(Feed):
                 yield family
 
 
-@dataclass
-class Place:
-    """How far a file has been read, and how to know it again: its first bytes and a digest of the last ones read."""
-
-    offset: int = 0
-    inode: int = 0
-    head: str = ""
-    tail: str = ""
-
-    def fits(self, file: BinaryIO) -> bool:
-        """Whether this is the file that was read up to `offset`, or a copy of it that goes at least as far."""
-        return _samples(file, self.offset) == (self.head, self.tail)
-
-    def reach(self, file: BinaryIO, offset: int) -> None:
-        """Remember that the file has been read up to `offset`."""
-        self.offset, self.inode = offset, os.stat(file.fileno()).st_ino
-        self.head, self.tail = _samples(file, offset)
-
-
-@dataclass
-class LogFile:
+class LogFile(Stateful):
     """The new lines of a log.
 
-    A file is known by its content, not by its name: a rotated log is read to its end under its new name, a log that was
-    copied back goes on where it was left, and a log with a new beginning is read from its start. A missing file is
+    A log is known by its first bytes, not by its name: a rotated log is read to its end under its new name, a log that
+    was copied back goes on where it was left, and a log with a new beginning is read from its start. A missing file is
     waited for once it has been seen. A line above 4 MiB is passed over and reported as None.
     """
 
-    path: str
-    places: list[Place] = field(default_factory=list)
-    """That of the present file, then those of earlier ones."""
-    skipping: bool = False
-    note: str | None = None
+    STATE = ("offset", "inode", "head", "skipping")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.note: str | None = None
+        self.offset = self.inode = 0
+        """How far the log has been read, and its file; 0 before the first look."""
+        self.head = ""
+        """The first bytes that were read, as text that JSON can hold."""
+        self.skipping = False
 
     def blocks(self) -> Iterator[Lines]:
         """Lists of whole lines that have not been read before."""
-        if self.places and not os.path.exists(self.path):
+        if self.inode and not os.path.exists(self.path):
             yield from self._renamed()
             return
         check_source(self.path)
         with open(self.path, "rb") as file:
-            about = os.stat(file.fileno())
-            current = self._current(file, about.st_size)
-            whole = about.st_size >= current.offset
-            if self.places and not (whole and current is self.places[0]):
-                if about.st_ino != self.places[0].inode:
-                    yield from self._renamed()
-                self.skipping = False
-            others = (place for place in self.places if place.offset and place is not current)
-            self.places = [current, *others][:MAX_PLACES]
-            if whole:
-                yield from self._read(file, current)
+            about = os.fstat(file.fileno())
+            if self.inode not in (0, about.st_ino):
+                yield from self._renamed()
+            if not self._begins_alike(file):
+                self.offset, self.skipping = 0, False
+            if about.st_size >= self.offset:
+                yield from self._read(file)
+            elif about.st_size:  # an emptied log may be new, or an old one on its way back
+                self.note = (
+                    f"{self.path} has {about.st_size} bytes, but {self.offset} were read before and it begins alike: "
+                    f"it is taken for a copy, and its lines count from byte {self.offset} on"
+                )
 
-    def _read(self, file: BinaryIO, place: Place) -> Iterator[Lines]:
-        offset = place.offset
+    def _begins_alike(self, file: BinaryIO) -> bool:
+        return self.head.startswith(file.read(len(self.head) // 2).hex())
+
+    def _read(self, file: BinaryIO) -> Iterator[Lines]:
+        start = file.seek(self.offset)
         lines: Lines = []
-        file.seek(offset)
         while line := file.readline(MAX_LINE_BYTES + 1):
             whole = line.endswith(b"\n")
             if not (whole or self.skipping or len(line) > MAX_LINE_BYTES):
@@ -385,47 +311,22 @@ class LogFile:
             if whole:
                 lines.append(None if self.skipping else line)
             self.skipping = not whole
-            offset += len(line)
-            if offset - place.offset >= BATCH_BYTES:
-                place.reach(file, offset)
+            self.offset += len(line)
+            if self.offset - start >= BATCH_BYTES:
                 yield lines
-                lines = []
-        place.reach(file, offset)
+                start, lines = self.offset, []
+        self.inode = os.fstat(file.fileno()).st_ino
+        self.head = os.pread(file.fileno(), min(self.offset, SAMPLE_BYTES), 0).hex()
         yield lines
 
     def _renamed(self) -> Iterator[Lines]:
         """What the last file gained before it was renamed beside the log."""
-        place, log = self.places[0], Path(self.path).absolute()
-        for other in log.parent.iterdir():
-            alike = other.name.startswith(log.name) and other != log and other.is_file()
-            if alike and other.lstat().st_ino == place.inode:
+        log = Path(self.path).absolute()
+        for other in log.parent.glob(f"{glob.escape(log.name)}?*"):
+            if other.is_file() and other.lstat().st_ino == self.inode:
                 with other.open("rb") as file:
-                    if place.fits(file):
-                        yield from self._read(file, place)
-                return
-
-    def _current(self, file: BinaryIO, size: int) -> Place:
-        """Where the file was left: one that was read, or one that is shorter and begins like it; else its beginning."""
-        # offset 0 fits every file: an emptied log may be new, or an old one on its way back
-        known, start = [place for place in self.places if place.offset], _samples(file, size)[0]
-        for place in known:
-            if place.fits(file):
-                return place
-        for place in known:
-            if 0 < size < place.offset and place.head.startswith(start):
-                self.note = (
-                    f"{self.path} has {size} bytes, but {place.offset} were read before and it begins alike: "
-                    f"it is taken for a copy, and its lines count from byte {place.offset} on"
-                )
-                return place
-        return Place()
-
-
-def _samples(file: BinaryIO, offset: int) -> tuple[str, str]:
-    """The first bytes as text that JSON can hold, and a digest of the last ones before `offset`; SAMPLE_BYTES each."""
-    length = min(offset, SAMPLE_BYTES)
-    head, tail = (os.pread(file.fileno(), length, start) for start in (0, offset - length))
-    return head.hex(), hashlib.blake2b(tail, digest_size=16).hexdigest()
+                    if self._begins_alike(file):
+                        yield from self._read(file)
 
 
 class LogFollower(Feed):
@@ -435,7 +336,7 @@ class LogFollower(Feed):
     `LogFile` for rotated, missing and copied logs.
     """
 
-    STATE = (*Feed.STATE, "n_lines", "n_bad", "first_problem")
+    STATE = (*Feed.STATE, "n_lines", "n_bad", "first_problem", "log")
 
     def __init__(self, path: str, **choices: Any) -> None:
         self.log = LogFile(path)
@@ -458,14 +359,3 @@ class LogFollower(Feed):
             except InputError as error:
                 self.n_bad += 1
                 self.first_problem = self.first_problem or f"line {self.n_lines}: {error}"[:300]
-
-    def state(self) -> Json:
-        """Monitor and position as plain values for JSON, to continue after a restart."""
-        places = [asdict(place) for place in self.log.places]
-        return {**super().state(), "places": places, "skipping": self.log.skipping}
-
-    def restore(self, state: Any) -> None:
-        """Go on where `state` was taken."""
-        super().restore(state)
-        self.log.places = [Place(**place) for place in state["places"]]
-        self.log.skipping = state["skipping"]

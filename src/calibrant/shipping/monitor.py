@@ -313,31 +313,37 @@ class GroupReport(MonitorReport):
     groups: list[Json]
 
 
-class _Kept(Stateful):
-    """A monitor as text: its settings and its state."""
+class Kept(Stateful):
+    """Settings and a state that are kept as text."""
 
     settings: Json
 
     def to_json(self) -> str:
-        """The whole state as JSON: `from_json` continues with the same bits."""
+        """Settings and state as JSON: `from_json` continues with the same bits."""
         return json.dumps({"format": STATE_FORMAT, "settings": self.settings, "state": self.state()})
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
-        """The monitor that `to_json` described; anything else is refused."""
+    def from_json(cls, text: str, present: Self | None = None) -> Self:
+        """What `to_json` described, as a new object or taken over by one of the same settings; else InputError."""
         try:
             document = json.loads(text)
+            kept = document["settings"]
             if document["format"] != STATE_FORMAT:
                 raise InputError(f"it has format {document['format']!r}, but {STATE_FORMAT} is read")
-            monitor = cls(**document["settings"])
-            monitor.restore(document["state"])
+            present = present or cls(**kept)
+            if kept != present.settings:
+                raise InputError(
+                    f"it was kept with other monitor options, {kept}, but these are {present.settings}: use the same"
+                )
+            present.restore(document["state"])
         except BAD_VALUES as error:
-            raise InputError(f"this is not the state of a monitor ({type(error).__name__}: {error})") from error
-        return monitor
+            foreign = f"it is not the state of a monitor ({type(error).__name__}: {error})"
+            raise InputError(str(error) if isinstance(error, InputError) else foreign) from error
+        return present
 
 
 @dataclass(kw_only=True, eq=False)
-class Monitor(_Kept):
+class Monitor(Kept):
     """Watch calibration on a stream of labelled answers.
 
     Parameters
@@ -537,7 +543,7 @@ class Monitor(_Kept):
             raise InputError("monitor state holds an unknown plan or confidences outside [0, 1]")
 
 
-class GroupMonitor(_Kept):
+class GroupMonitor(Kept):
     """Watch calibration on a stream of labelled answers, as a whole and for each group.
 
     Takes the parameters of `Monitor`; `false_alarm_rate` α covers the whole stream and all groups together. Half of it
