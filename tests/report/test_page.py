@@ -288,9 +288,9 @@ def test_groups_of_a_page_are_those_of_the_comparison(other_task: Comparison) ->
                 assert groups["gaps"]["gap"][place] == pytest.approx(gaps[name].value, abs=5e-5)
                 assert groups["gaps"]["low"][place] == pytest.approx(gaps[name].low, abs=5e-5)
         assert groups["sentences"][method][1:-1] == analysis.verdict[1:]
-    focus = page_data.focus_group(other_task)
+    (focus,) = (one for one in other_task.rows[0].groups.groups if one.name == groups["focus"])
     rows = [n for n, m in zip(groups["bins"]["count"], groups["bins"]["method"], strict=True) if m == "none"]
-    assert sum(rows) == other_task.rows[0].groups.groups[focus].n
+    assert sum(rows) == focus.n
     assert "For whom?" in page
     assert '<section id="groups-section">' in page
     assert ("O:E after" in page) == (other_task.task != "pairs")
@@ -299,10 +299,10 @@ def test_groups_of_a_page_are_those_of_the_comparison(other_task: Comparison) ->
 def test_many_groups_keep_the_largest_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
     table = compared("binary", by="place")
     monkeypatch.setattr(page_data, "MOST_GROUPS", 1)
-    shown = page_data.shown_groups(table)
-    gaps = [abs(one.metrics["gap"].value) for one in table.row(table.best).groups.groups]
-    assert shown == [int(np.argmax(gaps))]
-    assert "Shown are the 1 with the largest gaps" in render(table)
+    page = render(table)
+    gaps = {one.name: abs(one.metrics["gap"].value) for one in table.row(table.best).groups.groups}
+    assert set(payload(page)["groups"]["gaps"]["group"]) == {max(gaps, key=gaps.get)}
+    assert "Shown are the 1 with the largest gaps" in page
 
 
 def test_without_groups_the_section_is_hidden(comparison: Comparison) -> None:
@@ -324,7 +324,7 @@ def test_decisions_of_a_binary_page_agree_with_plain_counts() -> None:
             assert thresholds["ppv"][place] == pytest.approx(y[flagged].mean(), abs=1e-4)
             assert thresholds["flagged"][place] == pytest.approx(flagged.mean(), abs=1e-4)
             benefit = (flagged & y).mean() - (flagged & ~y).mean() * cut / (1 - cut)
-            assert thresholds["benefit"][place] == pytest.approx(benefit, abs=1e-5)
+            assert thresholds["benefit"][place] == pytest.approx(benefit, abs=6e-5)
     assert '<section id="decisions-section">' in page
     assert "For every 100 events expected" in page
     assert len(payload(page)["decisions"]["smooth"]["method"]) == 2 * 51

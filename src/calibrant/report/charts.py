@@ -32,7 +32,7 @@ CONFIG = {
 }  # fmt: skip
 
 CHOSEN, BEFORE = "datum.method == method", "datum.method == before"
-NOT_ALONE = "method != before ? 1 : 0"
+NOT_ALONE = {"expr": "method != before ? 1 : 0"}
 """What was before calibration is not drawn over itself."""
 PICKED = "datum.index == chosen"
 SIDES = {"color": ["var(--over)", "var(--ok)", "var(--under)"], "shape": ["triangle-down", "circle", "triangle-up"]}
@@ -46,13 +46,11 @@ def charts(words: Wording, groups: int, decisions: bool) -> dict[str, Spec]:
 
     Altair checks every chart against its schema, which takes far longer than the rest of a page: kept for the next one.
     """
-    picked = "rows predicted as the picked class", "datum.when == 'after'", "datum.when == 'before'"
-    worst = "group that is worst served", CHOSEN, BEFORE
     found = {
         "reliability": _reliability(words, decisions),
         "histogram": _histogram(words),
         "class-scatter": _class_scatter(),
-        "class-diagram": _small_diagram("class_bins", *picked, words=PICKED_CLASS, opacity="0.9"),
+        "class-diagram": _small_diagram("class_bins", "rows predicted as the picked class", PICKED_CLASS),
         "class-temperature": _class_temperature(),
         "coverage": _coverage(),
     }
@@ -60,7 +58,7 @@ def charts(words: Wording, groups: int, decisions: bool) -> dict[str, Spec]:
         found["decision"] = _decision()
     if groups:
         found["forest"] = _forest(words, groups)
-        found["group-diagram"] = _small_diagram("group_bins", *worst, words=words, opacity=NOT_ALONE)
+        found["group-diagram"] = _small_diagram("group_bins", "group that is worst served", words)
     return found
 
 
@@ -73,12 +71,12 @@ def _finish(height: int, description: str, *layers: Any, **values: Any) -> Spec:
     return chart.to_dict() | {"config": CONFIG}
 
 
-def _tips(titles: dict[str, str]) -> list[Any]:
-    """What fields are called when pointed at; `field:format` is a number, a field without a format is a name."""
-    split = ((*given.partition(":"), title) for given, title in titles.items())
+def _tips(*fields: str) -> list[Any]:
+    """What is shown of fields when pointed at, each as `field:format:title`; without a format it is a name."""
+    split = (given.split(":", 2) for given in fields)
     return [
         alt.Tooltip(f"{field}:{'Q' if form else 'N'}", title=title, format=form or alt.Undefined)
-        for field, _, form, title in split
+        for field, form, title in split
     ]
 
 
@@ -117,22 +115,20 @@ def _bin_axes(words: Wording) -> Spec:
         "x": _axis("confidence", words.stated, domain=[0, 1]),
         "y": _axis("accuracy", words.seen, domain=[0, 1]),
         "tooltip": _tips(
-            {
-                "method": "method",
-                "confidence:.1%": words.mean,
-                "accuracy:.1%": words.share,
-                "accuracy_low:.1%": "interval from",
-                "accuracy_high:.1%": "to",
-                "count:,.0f": "rows",
-            }
+            "method::method",
+            f"confidence:.1%:{words.mean}",
+            f"accuracy:.1%:{words.share}",
+            "accuracy_low:.1%:interval from",
+            "accuracy_high:.1%:to",
+            "count:,.0f:rows",
         ),
     }
 
 
 def _diagonal() -> Any:
     """The line on which what is stated is what is seen."""
-    ends = alt.Data(values=[{"confidence": end, "accuracy": end} for end in (0, 1)])
-    return alt.Chart(ends).mark_line(**DASHED, strokeWidth=1, opacity=0.8).encode(x="confidence:Q", y="accuracy:Q")
+    line = _constant(confidence=0, accuracy=0, end=1).mark_rule(**DASHED, strokeWidth=1, opacity=0.8)
+    return line.encode(x="confidence:Q", y="accuracy:Q", x2="end:Q", y2="end:Q")
 
 
 def _reliability(words: Wording, smooth: bool) -> Spec:
@@ -182,7 +178,7 @@ WILSON_HALF = (
 )
 
 
-def _small_diagram(data: str, about: str, chosen: str, before: str, *, words: Wording, opacity: str) -> Spec:
+def _small_diagram(data: str, about: str, words: Wording) -> Spec:
     """Bins of a part of the rows with the Wilson interval of their share, which `accuracy` and `count` give."""
     bins = _data(data).transform_calculate(
         accuracy_low=f"max(0, {WILSON_CENTRE} - {WILSON_HALF})",
@@ -190,12 +186,12 @@ def _small_diagram(data: str, about: str, chosen: str, before: str, *, words: Wo
     )
     size = alt.Size("count:Q", scale={"domain": [1, 60], "range": [25, 220], "clamp": True}, legend=None)
     axes, faded = _bin_axes(words) | {"size": size}, _when("datum.count < 10", 0.35, 0.95)
-    now, old = bins.transform_filter(chosen), bins.transform_filter(before)
+    now, old = bins.transform_filter(CHOSEN), bins.transform_filter(BEFORE)
     return _finish(
         330,
         f"Reliability diagram of the {about}",
         _diagonal(),
-        old.mark_point(color="var(--before)", strokeWidth=1.5, opacity={"expr": opacity}).encode(**axes),
+        old.mark_point(color="var(--before)", strokeWidth=1.5, opacity=NOT_ALONE).encode(**axes),
         now.mark_rule(color="var(--accent)", strokeWidth=1.3).encode(**WHISKER, opacity=faded),
         now.mark_point(filled=True, color="var(--accent)").encode(**axes, opacity=faded),
     )
@@ -203,7 +199,7 @@ def _small_diagram(data: str, about: str, chosen: str, before: str, *, words: Wo
 
 def _histogram(words: Wording) -> Spec:
     stated = words.stated.split(":")[0]
-    outcomes = alt.Scale(domain=[words.yes, words.no], range=["var(--under)", "var(--over)"])
+    outcomes = {"domain": [words.yes, words.no], "range": ["var(--under)", "var(--over)"]}
     bars = _data("histogram", CHOSEN).transform_calculate(right_edge="datum.left + 0.025")
     bars = bars.mark_bar(stroke="var(--card)", strokeWidth=0.5).encode(
         x=alt.X("left:Q", title=stated, scale={"domain": [0, 1]}, axis={"format": ".0%"}, bin="binned"),
@@ -211,17 +207,16 @@ def _histogram(words: Wording) -> Spec:
         y=alt.Y("rows:Q", title="test rows", stack=True, axis={"format": "~s", "tickCount": 5}),
         color=alt.Color("outcome:N", scale=outcomes, legend=None),
         order=alt.Order("outcome:N", sort="ascending"),
-        tooltip=_tips({"left:.1%": "from", "right_edge:.1%": "to", "outcome": "outcome", "rows:,": "rows"}),
+        tooltip=_tips("left:.1%:from", "right_edge:.1%:to", "outcome::outcome", "rows:,:rows"),
     )
     means = _data("means", CHOSEN).encode(x="value:Q")
     rule = means.mark_rule(strokeWidth=1.5, strokeDash=[5, 3], color="var(--ink)").encode(
-        tooltip=_tips({"what": "mean", "value:.1%": "value"})
+        tooltip=_tips("what::mean", "value:.1%:value")
     )
     labels = means.mark_text(
         align={"expr": "datum.value < 0.5 ? 'left' : 'right'"},
         dx={"expr": "datum.value < 0.5 ? 4 : -4"},
         fontWeight=600,
-        color="var(--ink)",
     ).encode(y=alt.Y("place:Q", axis=None, scale={"domain": [0, 1]}), text="words:N")
     both = alt.layer(bars, alt.layer(rule, labels)).resolve_scale(y="independent")
     return _finish(420, "Histogram of the stated probability, both outcomes stacked", both)
@@ -245,7 +240,7 @@ def _class_scatter() -> Spec:
     before: Spec = {"x": "old_accuracy:Q", "y": "old_error:Q"}
     picked = data.transform_filter(PICKED)
     place = picked.encode(x="accuracy:Q", y="error:Q")
-    label = place.transform_filter("datum.larger").mark_text(dy=-17, fontWeight=600, fontSize=12, color="var(--ink)")
+    label = place.transform_filter("datum.larger").mark_text(dy=-17, fontWeight=600, fontSize=12)
     return _finish(
         378,
         "Calibration error of every class against its accuracy",
@@ -256,14 +251,12 @@ def _class_scatter() -> Spec:
             y=_axis("error", "calibration error", zero=True, nice=True),
             **marks,
             tooltip=_tips(
-                {
-                    "name": "class",
-                    "side": "side",
-                    "accuracy:.1%": "accuracy",
-                    "error:.1%": "error",
-                    "old_error:.1%": "error before",
-                    "rows:,": "test rows",
-                }
+                "name::class",
+                "side::side",
+                "accuracy:.1%:accuracy",
+                "error:.1%:error",
+                "old_error:.1%:error before",
+                "rows:,:test rows",
             ),
         ),
         picked.mark_point(size=60, strokeWidth=1.6, fill="var(--card)").encode(
@@ -283,7 +276,7 @@ def _class_temperature() -> Spec:
         _constant(temperature=1).mark_rule(**DASHED).encode(y="temperature:Q"),
         _classes(data, 0.6, color="var(--accent)").encode(
             y=alt.Y("temperature:Q", title="temperature", scale={"zero": False, "nice": True}),
-            tooltip=_tips({"name": "class", "accuracy:.1%": "accuracy", "temperature:.3~f": "temperature"}),
+            tooltip=_tips("name::class", "accuracy:.1%:accuracy", "temperature:.3~f:temperature"),
         ),
         data.transform_filter(PICKED)
         .mark_text(dy=-14, fontWeight=600, fontSize=12)
@@ -295,7 +288,7 @@ def _class_temperature() -> Spec:
 def _before_and_now(data: str, **encoding: Any) -> list[Any]:
     """The line of the chosen method over that of the one before it."""
     old = _data(data, BEFORE).mark_line(
-        color="var(--before)", strokeWidth=1.6, strokeDash=[4, 3], opacity={"expr": NOT_ALONE}, clip=True
+        color="var(--before)", strokeWidth=1.6, strokeDash=[4, 3], opacity=NOT_ALONE, clip=True
     )
     now = _data(data, CHOSEN).mark_line(color="var(--accent)", strokeWidth=2.3, clip=True)
     return [old.encode(**encoding), now.encode(**encoding)]
@@ -306,12 +299,7 @@ def _coverage() -> Spec:
         "x": _axis("deferred", "share of rows deferred to a person", domain=[0, 1]),
         "y": _axis("risk", "errors among the rows kept", zero=True, nice=True),
         "tooltip": _tips(
-            {
-                "method": "method",
-                "deferred:.0%": "deferred",
-                "risk:.2%": "error among the kept",
-                "threshold:.3f": "threshold",
-            }
+            "method::method", "deferred:.0%:deferred", "risk:.2%:error among the kept", "threshold:.3f:threshold"
         ),
     }
     chosen = _data("coverage", CHOSEN)
@@ -335,7 +323,7 @@ def _decision() -> Spec:
         "x": _axis("threshold", "threshold: act from this probability on", domain=[0, 1]),
         "y": _axis("benefit", "net benefit", ".2~f", domain=shown, nice=False),
     }
-    tooltip = _tips({"method": "method", "threshold:.0%": "threshold", "benefit:.4f": "net benefit"})
+    tooltip = _tips("method::method", "threshold:.0%:threshold", "benefit:.4f:net benefit")
     cut = _data("thresholds", CHOSEN).transform_filter("abs(datum.threshold - cut) < 0.005")
     return _finish(
         300,
@@ -357,14 +345,7 @@ def _forest(words: Wording, count: int) -> Spec:
         "x": _axis("gap", f"{words.mean} minus {words.share}", "+.1~%", zero=True, nice=True, padding=16),
         "y": y,
         "tooltip": _tips(
-            {
-                "method": "method",
-                "group": "group",
-                "rows:,": "rows",
-                "gap:+.1%": "gap",
-                "low:+.1%": "interval from",
-                "high:+.1%": "to",
-            }
+            "method::method", "group::group", "rows:,:rows", "gap:+.1%:gap", "low:+.1%:interval from", "high:+.1%:to"
         ),
     }
     chosen, old = _data("groups", CHOSEN), _data("groups", BEFORE)
@@ -373,7 +354,7 @@ def _forest(words: Wording, count: int) -> Spec:
         max(30 * count, min(330, 70 * count)),
         "Signed calibration gap of every group",
         _constant(gap=0).mark_rule(**DASHED).encode(x="gap:Q"),
-        old.mark_point(color="var(--before)", size=55, strokeWidth=1.5, opacity={"expr": NOT_ALONE}).encode(**axes),
+        old.mark_point(color="var(--before)", size=55, strokeWidth=1.5, opacity=NOT_ALONE).encode(**axes),
         rules.encode(x="low:Q", x2="high:Q", y=y, color=marks["color"], opacity=faded),
         chosen.mark_point(filled=True, size=80).encode(**axes, **marks, opacity=faded),
     )
@@ -381,12 +362,10 @@ def _forest(words: Wording, count: int) -> Spec:
 
 def shift_chart(methods: list[str], look: Figure) -> Spec:
     """The mean of every method over the severities of a shift."""
-    data = _data("shift").transform_calculate(
-        low="datum.value - datum.error", high="datum.value + datum.error", chosen=CHOSEN
-    )
+    data = _data("shift").transform_calculate(low="datum.value - datum.error", high="datum.value + datum.error")
     number, ticks = (".1%", ".0%") if look.percent else (".3f", "~g")
     # the same explicit domain lets Vega-Lite draw one legend for colour and shape
-    colors = alt.Scale(domain=methods, range=[f"var(--line-{place % 7})" for place in range(len(methods))])
+    colors = {"domain": methods, "range": [f"var(--line-{place % 7})" for place in range(len(methods))]}
     legend = {"columns": 4}
     data = data.encode(
         x=alt.X("severity:O", title="severity of the shift (0: none)", axis={"labelAngle": 0}),
@@ -396,18 +375,16 @@ def shift_chart(methods: list[str], look: Figure) -> Spec:
     return _finish(
         320,
         f"{look.heading} over the severity of the shift",
-        data.mark_line().encode(y=y, strokeWidth=_when("datum.chosen", 3, 1.6)),
+        data.mark_line().encode(y=y, strokeWidth=_when(CHOSEN, 3, 1.6)),
         data.mark_rule(strokeWidth=1.3).encode(y="low:Q", y2="high:Q"),
         data.mark_point(filled=True, size=60, opacity=1).encode(
             y=y,
             shape=alt.Shape("method:N", legend=legend, scale={"domain": methods}),
             tooltip=_tips(
-                {
-                    "method": "method",
-                    "severity": "severity",
-                    f"value:{number}": look.heading,
-                    f"error:{number}": "± standard error",
-                }
+                "method::method",
+                "severity::severity",
+                f"value:{number}:{look.heading}",
+                f"error:{number}:± standard error",
             ),
         ),
     )

@@ -115,8 +115,8 @@ def _one_model(comparison: Comparison, shift: ShiftCurves | None) -> Data:
         "methods": page_data.methods_table(comparison),
         "clinical": page_data.clinical_table(comparison) if data["decisions"] else None,
         "labels": page_data.label_table(comparison),
-        "groups": next(iter(page_data.group_analyses(comparison).values()), None),
-        "group_table": page_data.group_table(comparison),
+        "groups": next((row.groups for row in comparison.rows if row.groups), None),
+        "group_table": page_data.group_tables(comparison)[1],
         "shift": shift,
         "parameters": {name: parameters(comparison, comparison.row(name)) for name in data["methods"]},
     }
@@ -125,10 +125,6 @@ def _one_model(comparison: Comparison, shift: ShiftCurves | None) -> Data:
 def _several_models(table: ModelComparison) -> Data:
     """What the page of several models shows: who does well everywhere, the matrix behind it, a section per model."""
     models, matrix = table.comparisons, table.table("methods")
-    rows = sorted({one.n_test for one in models.values()})
-    span = " to ".join(f"{count:,}" for count in dict.fromkeys((rows[0], rows[-1])))
-    resamples = f"{next(iter(models.values())).resamples:,} bootstrap resamples"
-    sizes = f"{len(table.methods)} methods", f"{len(models)} models", f"{span} test rows each", table.task, resamples
     caption = "The deciding metric of every method on every model"
     columns = {**matrix.columns, "mean_rank": "Mean rank", "best_or_tied": f"Best or tied, of {len(models)}"}
     return {
@@ -137,7 +133,7 @@ def _several_models(table: ModelComparison) -> Data:
         "data": None,
         "comparisons": models,
         "answers": model_answers(table),
-        "facts": sizes,
+        "facts": table.sizes.split("; "),
         "criterion": table.criterion,
         "matrix": replace(matrix, axis="Method", columns=columns, caption=caption),
         "models_table": table.short_table("models") if table.pairing else None,

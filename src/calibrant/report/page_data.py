@@ -21,13 +21,13 @@ from calibrant.evaluation.results import EXTRAS, Comparison, MethodRow
 from calibrant.evaluation.scan import column_rows
 from calibrant.evaluation.scoring import estimated, zero_notes
 from calibrant.evaluation.shift import ShiftCurves
-from calibrant.evaluation.table import Cell, Estimate, Row, Table
+from calibrant.evaluation.table import Cell, Estimate, Row, Table, plain
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.clinical import THRESHOLDS, decision_curve, flexible_calibration, threshold_metrics
 from calibrant.metrics.record import METRICS, facts
 from calibrant.metrics.top_label import ece
 from calibrant.report.charts import charts, shift_chart
-from calibrant.report.wording import class_names, class_temperatures, wording
+from calibrant.report.wording import POSITIVE, class_names, class_temperatures, wording
 
 HISTOGRAM_BINS = 40
 CLASS_CELLS = 25_000
@@ -60,21 +60,22 @@ def finished(comparison: Comparison) -> dict[str, RowColumns]:
 def baseline(comparison: Comparison) -> str:
     """The uncalibrated scores, or the first method that worked; empty where none did."""
     names = finished(comparison)
-    return "none" if "none" in names else next(iter(names), "")
+    return next(filter(names.get, ("none", *names)), "")
 
 
 def payload(comparison: Comparison, shift: ShiftCurves | None = None) -> Data:
     """What the page's script reads: chart specifications and the numbers behind them."""
     done, words, curves = finished(comparison), wording(comparison), None
-    groups, decisions = group_tables(comparison), decision_tables(comparison)
-    drawn = charts(words, len(shown_groups(comparison)) if groups else 0, decisions is not None) if done else {}
+    groups, decisions = group_tables(comparison)[0], decision_tables(comparison)
+    drawn = charts(words, len(set(groups["gaps"]["group"])) if groups else 0, decisions is not None) if done else {}
     if shift is not None:
         drawn = drawn | {"shift": shift_chart(list(shift.methods), facts(shift.metric))}
         # the mean of each method at every severity, with its standard error
         found = zip(shift.methods, shift.mean, shift.sem, strict=True)
-        tables = {name: {"severity": shift.severities, "value": mean, "error": sem} for name, mean, sem in found}
-        curves = stacked(tables, value=5, error=5)
-    parts = {name: _diagrams(comparison, name, one) | _deferral(comparison, one) for name, one in done.items()}
+        curves = stacked(
+            {name: {"severity": shift.severities, "value": mean, "error": sem} for name, mean, sem in found}
+        )
+    parts = {name: _diagrams(comparison, name, one) for name, one in done.items()}
     names = ("reliability", "histogram", "means", "coverage", "guarantees")
     return {
         "methods": list(done),
@@ -91,16 +92,14 @@ def payload(comparison: Comparison, shift: ShiftCurves | None = None) -> Data:
     }
 
 
-def rounded(values: Any, digits: int = 4) -> list[Any]:
-    """Short numbers for the page: rounded, None for what is not finite; what is no fraction stays as it is."""
+def rounded(values: Any) -> Any:
+    """Numbers with as many digits as the page shows, None for what is not finite; what is no fraction stays."""
     array = np.asarray(values)
-    if array.dtype.kind != "f":
-        return array.tolist()
-    return [round(float(value), digits) if np.isfinite(value) else None for value in array]
+    return plain(np.round(array.astype(float), 4) if array.dtype.kind == "f" else array)
 
 
-def stacked(parts: dict[str, Data], **digits: int) -> Data:
-    """The columns of several methods below each other, beside the method; four digits of what `digits` does not name.
+def stacked(parts: dict[str, Data]) -> Data:
+    """The columns of several methods below each other, beside the method.
 
     >>> stacked({"a": {"x": [0.123456]}, "b": {"x": [1.0]}})
     {'method': ['a', 'b'], 'x': [0.1235, 1.0]}
@@ -108,26 +107,42 @@ def stacked(parts: dict[str, Data], **digits: int) -> Data:
     table: Data = {"method": []}
     for method, columns in parts.items():
         for name, values in columns.items():
-            table.setdefault(name, []).extend(rounded(values, digits.get(name, 4)))
+            table.setdefault(name, []).extend(rounded(values))
         table["method"] += [method] * len(values)
     return table
 
 
 def _diagrams(comparison: Comparison, method: str, columns: RowColumns) -> Data:
-    """Bins of the reliability diagram, how many rows of either outcome each narrow range of the stated probability
-    holds, and mean confidence and accuracy."""
+    """What the charts of one method show.
+
+    Bins of the reliability diagram; how many rows of either outcome each narrow range of the stated probability holds;
+    mean confidence and accuracy; error among the kept rows, its upper bound and the threshold, for every whole percent
+    deferred; and for each target error the threshold that holds it with 95% confidence, None where there is none.
+    """
     bins, words, edges = comparison.bins(method), wording(comparison), np.linspace(0, 1, HISTOGRAM_BINS + 1)
     found = {name: getattr(bins, name)[bins.filled] for name in BINS}
-    stated, right = np.clip(columns.confidence, 0, 1), columns.correct
-    named = {"confidence": columns.confidence, "accuracy": right}
+    sure, right, weights, clusters = columns.confidence, columns.correct, comparison.weights, comparison.clusters
+    stated, mean = np.clip(sure, 0, 1), {"confidence": sure, "accuracy": right}
+    if words is POSITIVE:
+        # columns of a positive class hold its probability and its label; the decision is p ≥ 0.5
+        sure, right = np.maximum(sure, 1 - sure), columns.prediction == right
+    deferred, (curve, worth) = np.arange(100) / 100, kept_worth(sure, right, weights, clusters)
+    place = np.searchsorted(curve.coverage, 1 - deferred - 1e-12)
+    risk, threshold = curve.risk[place], curve.threshold[place]
+    bound = [clopper_pearson(*counts, 0.9)[1] for counts in zip(risk * worth[place], worth[place], strict=True)]
+    held = [threshold_for_error(sure, right, one, weights=weights, clusters=clusters) for one in TARGET_ERRORS]
+    guarantees = {name: [getattr(one, name) for one in held] for name in ("target", "threshold", "error")}
+    outcomes = (columns.correct, ~columns.correct)
     return {
         "reliability": found | {"height": found["count"] / bins.count.max(initial=1)},
         "histogram": {
             "left": np.tile(edges[:-1], 2),
             "outcome": np.repeat([words.yes, words.no], HISTOGRAM_BINS),
-            "rows": np.concatenate([np.histogram(stated[chosen], edges)[0] for chosen in (right, ~right)]),
+            "rows": np.concatenate([np.histogram(stated[chosen], edges)[0] for chosen in outcomes]),
         },
-        "means": {name: [np.average(column, weights=comparison.weights)] for name, column in named.items()},
+        "means": {name: [np.average(column, weights=weights)] for name, column in mean.items()},
+        "coverage": {"deferred": deferred, "risk": risk, "bound": bound, "threshold": threshold},
+        "guarantees": guarantees | {"deferred": [1 - one.coverage for one in held]},
     }
 
 
@@ -138,26 +153,6 @@ def ece_words(row: MethodRow) -> str:
         return f"{text}."
     chance = f"{figure('ece', floor.mean)}, up to {figure('ece', floor.critical)} by chance"
     return f"{text}; a perfectly calibrated model would show about {chance}."
-
-
-def _deferral(comparison: Comparison, columns: RowColumns) -> Data:
-    """Error among the kept rows, its upper bound and the threshold, for every whole percent deferred; and for each
-    target error the threshold that holds it with 95% confidence, None where there is none."""
-    sure, right = columns.confidence, columns.correct
-    if comparison.about == "positive class":
-        # columns of a positive class hold its probability and its label; the decision is p ≥ 0.5
-        sure, right = np.maximum(sure, 1 - sure), columns.prediction == right
-    weights, clusters = comparison.weights, comparison.clusters
-    deferred, (curve, worth) = np.arange(100) / 100, kept_worth(sure, right, weights, clusters)
-    place = np.searchsorted(curve.coverage, 1 - deferred - 1e-12)
-    risk, threshold = curve.risk[place], curve.threshold[place]
-    bound = [clopper_pearson(*counts, 0.9)[1] for counts in zip(risk * worth[place], worth[place], strict=True)]
-    held = [threshold_for_error(sure, right, one, weights=weights, clusters=clusters) for one in TARGET_ERRORS]
-    guarantees = {name: [getattr(one, name) for one in held] for name in ("target", "threshold", "error")}
-    return {
-        "coverage": {"deferred": deferred, "risk": risk, "bound": bound, "threshold": threshold},
-        "guarantees": guarantees | {"deferred": [1 - one.coverage for one in held]},
-    }
 
 
 def class_tables(comparison: Comparison) -> Data:
@@ -188,10 +183,10 @@ def class_tables(comparison: Comparison) -> Data:
             continue
         budget -= size
         methods[name] = {
-            "accuracy": rounded(classes.accuracy[shown], 3),
+            "accuracy": rounded(classes.accuracy[shown]),
             "over": rounded(classes.top_over[shown]),
             "under": rounded(classes.top_under[shown]),
-            "temperature": None if temperatures is None else rounded(temperatures[shown], 3),
+            "temperature": None if temperatures is None else rounded(temperatures[shown]),
             "bins": diagrams,
         }
     return result
@@ -212,47 +207,40 @@ def _class_diagrams(columns: RowColumns, shown: Array, n_bins: int) -> list[Any]
     return diagrams
 
 
-def group_analyses(comparison: Comparison) -> Data:
-    """The `GroupAnalysis` of each method; empty where no groups were asked for."""
-    return {row.method: row.groups for row in comparison.rows if row.groups}
+def group_tables(comparison: Comparison) -> tuple[Data | None, Table | None]:
+    """Gaps of groups under every method, the bins of the worst, a sentence per method; and the groups before and after.
 
-
-def shown_groups(comparison: Comparison) -> list[int]:
-    """Places of the groups to show, the largest gap under the best method first."""
-    chosen = group_analyses(comparison)[comparison.recommended or ""]
-    size = [abs(one.metrics["gap"].value) for one in chosen.groups]
-    return np.argsort(-np.nan_to_num(size), kind="stable")[:MOST_GROUPS].tolist()
-
-
-def focus_group(comparison: Comparison) -> int:
-    """The group whose diagram is drawn: worst served under the best method, else before it, else the largest gap."""
-    found = group_analyses(comparison)
-    worst = [found[name].worst for name in (comparison.recommended or "", baseline(comparison))]
-    return next((place for place in worst if place is not None), shown_groups(comparison)[0])
-
-
-def group_tables(comparison: Comparison) -> Data | None:
-    """Gaps of the shown groups under every method, the bins of the group in focus, and a sentence per method."""
-    found, words = group_analyses(comparison), wording(comparison)
+    Shown are the groups of largest gap under the best method, the largest first. The one whose diagram is drawn is
+    worst served under the best method, else before it, else has the largest gap.
+    """
+    found, words = {row.method: row.groups for row in comparison.rows if row.groups}, wording(comparison)
     if not found:
-        return None
-    shown, focus = shown_groups(comparison), focus_group(comparison)
-    bins, gaps = {}, {}
+        return None, None
+    name, bins, gaps, lines = comparison.recommended or "", {}, {}, []
+    before, best = found[baseline(comparison)], found[name]
+    shown = np.argsort([-np.nan_to_num(abs(one.metrics["gap"].value)) for one in best.groups], kind="stable")
+    shown = shown[:MOST_GROUPS]
+    focus = next(place for place in (best.worst, before.worst, shown[0]) if place is not None)
     for method, analysis in found.items():
-        sums, lines = analysis.groups[focus].bins, []
+        sums, columns = analysis.groups[focus].bins, []
         weight, stated, seen = np.stack(sums)[:, sums.weight > 0]
         bins[method] = {"confidence": stated / weight, "accuracy": seen / weight, "count": weight}
         for one in (analysis.groups[place] for place in shown):
             gap = one.metrics["gap"]
             side = words.sides[1 - (gap.low > 0) + (gap.high < 0)]
-            lines.append((one.name, one.n, gap.value, gap.low, gap.high, one.too_few, side))
-        gaps[method] = dict(zip(GAPS, zip(*lines, strict=True), strict=True))
+            columns.append((one.name, one.n, gap.value, gap.low, gap.high, one.too_few, side))
+        gaps[method] = dict(zip(GAPS, zip(*columns, strict=True), strict=True))
+    for place in shown:
+        old, new = before.groups[place].metrics, best.groups[place]
+        error, chance = Estimate(new.metrics["ece"].value), Estimate(new.noise_floor.mean)
+        both, ratio = (old["gap"], new.metrics["gap"]), new.metrics.get("observed_expected")
+        lines.append((new.name, (Estimate(new.n), *both, error, chance, ratio), "few rows" * new.too_few))
     return {
         "gaps": stacked(gaps),
         "bins": stacked(bins),
-        "focus": analysis.groups[focus].name,
+        "focus": best.groups[focus].name,
         "sentences": {method: f"{one.verdict[:1].upper()}{one.verdict[1:]}." for method, one in found.items()},
-    }
+    }, _before_and_after("Group", name, GROUP_FIGURES, lines)
 
 
 def decision_tables(comparison: Comparison) -> Data | None:
@@ -267,7 +255,7 @@ def decision_tables(comparison: Comparison) -> Data | None:
         given = columns.confidence, columns.correct, THRESHOLDS
         curve = decision_curve(*given, sample_weight=weights)
         parts[method] = {"benefit": curve.model, **vars(threshold_metrics(*given, sample_weight=weights))}
-    order = filter(done.get, dict.fromkeys((baseline(comparison), comparison.recommended or "", *done)))
+    order = dict.fromkeys((baseline(comparison), comparison.recommended, *done))
     for method in islice(order, max(2, MOST_FITTED // comparison.n_test)):
         rows = done[method].confidence, done[method].correct
         with said():
@@ -275,10 +263,10 @@ def decision_tables(comparison: Comparison) -> Data | None:
         smooth[method] = {name: getattr(fitted, name)[::2] for name in ("probability", "observed", "low", "high")}
     return {
         "smooth": stacked(smooth),
-        "thresholds": stacked(parts, benefit=5),
-        "everyone": {"threshold": rounded(THRESHOLDS), "benefit": rounded(curve.treat_all, 5)},
+        "thresholds": stacked(parts),
+        "everyone": {"threshold": rounded(THRESHOLDS), "benefit": rounded(curve.treat_all)},
         "table": TABLE_THRESHOLDS,
-        "prevalence": rounded([np.average(comparison.labels, weights=weights)])[0],
+        "prevalence": round(np.average(comparison.labels, weights=weights), 4),
     }
 
 
@@ -349,20 +337,6 @@ def _before_and_after(axis: str, best: str, figures: Mapping[str, str], found: I
     return Table(axis, {title: title for title in cells}, lines, f"{axis}s before and after {best}")
 
 
-def group_table(comparison: Comparison) -> Table | None:
-    """Every shown group before and after the best method."""
-    found, best, lines = group_analyses(comparison), comparison.recommended or "", []
-    if best not in found:
-        return None
-    for place in shown_groups(comparison):
-        old, new = (found[name].groups[place] for name in (baseline(comparison), best))
-        error, chance = Estimate(new.metrics["ece"].value), Estimate(new.noise_floor.mean)
-        gaps, ratio = [one.metrics["gap"] for one in (old, new)], new.metrics.get("observed_expected")
-        values = Estimate(new.n), *gaps, error, chance, ratio
-        lines.append((new.name, values, "few rows" * new.too_few))
-    return _before_and_after("Group", best, GROUP_FIGURES, lines)
-
-
 def label_table(comparison: Comparison) -> Table | None:
     """Error and log loss of every label before and after the best method; None for other tasks.
 
@@ -372,15 +346,14 @@ def label_table(comparison: Comparison) -> Table | None:
     if comparison.task != "multilabel" or best not in done or len(comparison.labels) % width:
         return None
     weights = None if comparison.weights is None else comparison.weights[::width]
-    labels, both, found = comparison.labels.reshape(-1, width), (baseline(comparison), best), []
+    labels, both = comparison.labels.reshape(-1, width), (baseline(comparison), best)
+    errors, losses, positive = [], [], labels.sum(axis=0)
     for name in both:
-        columns = (getattr(done[name], column).reshape(-1, width).T for column in ("confidence", "correct", "nll"))
-        for stated, seen, loss in zip(*columns, strict=True):
-            error = ece(stated, seen, sample_weight=weights, n_bins=comparison.n_bins)
-            found.append((error, np.average(loss, weights=weights)))
-    positive = labels.sum(axis=0)
-    # (methods · labels) × figures becomes the columns of the table × labels
-    values = np.vstack([positive, np.reshape(np.transpose(found), (4, width))])
+        stated, seen, loss = (getattr(done[name], one).reshape(-1, width) for one in ("confidence", "correct", "nll"))
+        of_labels = zip(stated.T, seen.T, strict=True)
+        errors.append([ece(*one, sample_weight=weights, n_bins=comparison.n_bins) for one in of_labels])
+        losses.append(np.average(loss, axis=0, weights=weights))
+    values = np.vstack([positive, *errors, *losses])
     pooled = [comparison.row(name).metrics[key].value for key in ("ece", "nll") for name in both]
     total, few = positive.sum(), np.minimum(positive, len(labels) - positive) < FEW_POSITIVES
     lines = [

@@ -97,8 +97,8 @@ def tidy(
     *,
     x: str = "",
     y: str = "",
-    title: str | None = None,
-    heading: str | None = None,
+    title: str = "",
+    heading: str = "",
     percent: str = "",
     legend: bool = True,
 ) -> Axes:
@@ -122,7 +122,7 @@ def tidy(
     compact = width < COMPACT_INCHES
     if not legend:
         small = COMPACT_POINTS if compact else "small"
-        ax.text(0.04, 0.97, (heading or "").replace(", ", "\n"), va="top", fontsize=small, transform=ax.transAxes)
+        ax.text(0.04, 0.97, heading.replace(", ", "\n"), va="top", fontsize=small, transform=ax.transAxes)
     elif words:
         size = FontProperties(size="x-small" if inches < NARROW_INCHES else "small").get_size_in_points()
         # an entry is a handle, a gap and its word; a wider gap parts the columns
@@ -134,7 +134,7 @@ def tidy(
             fontsize=size, title_fontsize=size, borderaxespad=0.3, borderpad=0.2, labelspacing=0.25,
             columnspacing=1.2, handlelength=1.6,
         )  # fmt: skip
-        height = 1.35 * size * (-(-len(words) // columns) + (heading is not None)) + 4
+        height = 1.35 * size * (-(-len(words) // columns) + bool(heading)) + 4
     if title:
         ax.set_title(title, pad=6 + height)
     if compact:
@@ -192,7 +192,7 @@ def reliability_diagram(
     n_bins: int = 15,
     binning: str = "width",
     from_logits: bool = False,
-    title: str | None = None,
+    title: str = "",
     legend: bool = True,
     ax: Axes | None = None,
 ) -> Axes:
@@ -220,7 +220,7 @@ def _with_diagonal(ax: Axes | None) -> Axes:
 
 
 def draw_reliability(
-    bins: Reliability, ax: Axes | None = None, *, title: str | None = None, counts: bool = True, legend: bool = True
+    bins: Reliability, ax: Axes | None = None, *, title: str = "", counts: bool = True, legend: bool = True
 ) -> Axes:
     """Draw bins that have intervals: bars from the diagonal to the accuracy, whiskers, the noise band, counts below."""
     ax = _with_diagonal(ax)
@@ -256,7 +256,7 @@ def accuracy_confidence_curve(
     *,
     n_bins: int = 15,
     from_logits: bool = False,
-    title: str | None = None,
+    title: str = "",
     ax: Axes | None = None,
 ) -> Axes:
     """One line per model: accuracy over confidence in bins of equal mass (Karandikar et al. 2021, fig. 6).
@@ -296,7 +296,7 @@ class ClassCalibration:
         """Calibration error of each class."""
         return self.over + self.under
 
-    def plot(self, ax: Axes | None = None, *, title: str | None = None) -> Axes:
+    def plot(self, ax: Axes | None = None, *, title: str = "") -> Axes:
         """Two points per class: how much of its error is too sure and how much not sure enough."""
         ax = axes_or_new(ax)
         ax.vlines(self.accuracy, self.under, self.over, color=NEUTRAL, alpha=0.25, linewidth=0.7)
@@ -335,7 +335,7 @@ def class_ece_vs_accuracy(
     *,
     n_bins: int = 15,
     from_logits: bool = False,
-    title: str | None = None,
+    title: str = "",
     ax: Axes | None = None,
 ) -> Axes:
     """Draw the over- and under-confidence of every class against its accuracy.
@@ -353,7 +353,7 @@ def class_temperature_vs_accuracy(
     class_accuracy: Any,
     *,
     single_temperature: float | None = None,
-    title: str | None = None,
+    title: str = "",
     ax: Axes | None = None,
 ) -> Axes:
     """Draw the temperature of every class against its accuracy; a line marks the single best temperature.
@@ -387,7 +387,7 @@ def risk_coverage_curve(
     labels: Any,
     *,
     from_logits: bool = False,
-    title: str | None = None,
+    title: str = "",
     ax: Axes | None = None,
 ) -> Axes:
     """One line per model: errors that remain over the share of rows it answers itself, as `risk_coverage` gives them.
@@ -417,7 +417,7 @@ def shift_curves(
     *,
     metric: str = "ECE",
     percent: bool = True,
-    title: str | None = None,
+    title: str = "",
     ax: Axes | None = None,
 ) -> Axes:
     """One line per calibrator: mean of a metric over corruptions at each severity (Karandikar et al. 2021, fig. 2).
@@ -454,7 +454,7 @@ class ClassLossTrace:
     total: Array
     spread: Array
 
-    def plot(self, ax: Axes | None = None, *, highlight: int = 3, title: str | None = None) -> Axes:
+    def plot(self, ax: Axes | None = None, *, highlight: int = 3, title: str = "") -> Axes:
         """A thin line per class, the `highlight` worst at the last step in colour, the total in black."""
         ax = axes_or_new(ax)
         ax.plot(self.class_losses, color=NEUTRAL, alpha=0.3, linewidth=0.7)
@@ -489,9 +489,7 @@ def class_loss_trace(class_losses: Any, *, class_shares: Any = None) -> ClassLos
     return ClassLossTrace(losses, np.average(losses, axis=1, weights=class_shares), losses.std(axis=1, ddof=1))
 
 
-def loss_traces(
-    traces: Mapping[str, Any], *, quantity: str = "loss", title: str | None = None, ax: Axes | None = None
-) -> Axes:
+def loss_traces(traces: Mapping[str, Any], *, quantity: str = "loss", title: str = "", ax: Axes | None = None) -> Axes:
     """One line per method: a loss, the spread of class losses, or ECE, over the steps of its fit.
 
     Parameters
@@ -539,7 +537,7 @@ def ece_vs_entropy(
     *,
     n_bins: int = 15,
     from_logits: bool = False,
-    title: str | None = None,
+    title: str = "",
     ax: Axes | None = None,
 ) -> Axes:
     """One point per model: calibration error over mean entropy (Karandikar et al. 2021, fig. 10).
@@ -572,7 +570,7 @@ class SimplexPaths:
     temperature: Array
     weight: Array
 
-    def plot(self, ax: Axes | None = None, *, title: str | None = None) -> Axes:
+    def plot(self, ax: Axes | None = None, *, title: str = "") -> Axes:
         """Draw both paths in the triangle of all distributions over three classes."""
         ax = axes_or_new(ax, width=3.8, height=3.4)
         ax.plot(*CORNERS[[0, 1, 2, 0]].T, color=NEUTRAL, linewidth=1)
@@ -607,7 +605,7 @@ def simplex_paths(start: Any = (0.6, 0.3, 0.1), *, steps: int = 200) -> SimplexP
     return SimplexPaths(p, powers / powers.sum(axis=1, keepdims=True), share * p + (1 - share) / 3)
 
 
-def simplex_trajectories(start: Any = (0.6, 0.3, 0.1), *, title: str | None = None, ax: Axes | None = None) -> Axes:
+def simplex_trajectories(start: Any = (0.6, 0.3, 0.1), *, title: str = "", ax: Axes | None = None) -> Axes:
     """Draw how temperature and weight scaling move one distribution towards the uniform one.
 
     Examples

@@ -45,15 +45,15 @@
       larger: one[side] === Math.max(one["too sure"], one["not sure enough"]),
     })));
   };
-  const binsOf = (method, when) => {
+  const binsOf = (method) => {
     const own = data.classes.methods[method];
     return !own ? [] : own.bins[state.chosen].map(([thousandths, right, count]) => ({
-      method, when, confidence: thousandths / 1000, accuracy: right / count, count,
+      method, confidence: thousandths / 1000, accuracy: right / count, count,
     }));
   };
   const classBins = () => {
     const method = classMethod();
-    return [...binsOf(method, "after"), ...(method === data.before ? [] : binsOf(data.before, "before"))];
+    return [...binsOf(method), ...(method === data.before ? [] : binsOf(data.before))];
   };
 
   const datasets = () => ({
@@ -74,10 +74,11 @@
   const drawClass = () => {
     if (!data.classes.names.length) return;
     const name = data.classes.names[state.chosen];
-    const bins = binsOf(classMethod(), "after");
+    const bins = binsOf(classMethod());
     byId("class-name").textContent = name;
     setSignals("class-scatter", { chosen: state.chosen });
     setSignals("class-temperature", { chosen: state.chosen });
+    setSignals("class-diagram", { method: classMethod() });
     setData("class-diagram", "class_bins", classBins());
     const rows = bins.reduce((sum, bin) => sum + bin.count, 0);
     if (!rows) { byId("class-words").textContent = "No test row was predicted as this class."; return; }
