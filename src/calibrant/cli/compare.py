@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ from calibrant.core.errors import InputError
 from calibrant.evaluation.models import open_halves
 from calibrant.evaluation.rendering import raised_words
 from calibrant.evaluation.results import Comparison
-from calibrant.evaluation.shift import open_shift, shift
+from calibrant.evaluation.shift import ShiftCurves, open_shift, shift
 from calibrant.metrics.record import facts
 from calibrant.report.usage import usage
 
@@ -33,13 +33,9 @@ WIDE = 110
 def compare(
     files: Annotated[list[str], typer.Argument(metavar="VAL TEST")],
     *,
-    methods: str = "default",
-    criterion: str = "nll",
-    cv: int | None = None,
-    split: float | None = None,
+    compared: Fields,
     said: Fields,
     how: Fields,
-    report: str | None = None,
     shifted: list[str] | None = None,
     printed: Fields,
 ) -> None:
@@ -59,56 +55,71 @@ def compare(
     columns : Metrics of the Markdown or LaTeX table, in order: nll,ece
     intervals : With 95% intervals in Markdown and LaTeX.
     """
-    if report is not None:
-        check_target(report)
+    if printed["report"] is not None:
+        check_target(printed["report"])
     elif shifted:
         raise InputError("--shift adds a section to the report: give --report as well")
     conditions = open_shift(shifted) if shifted else None  # before the work: a wrong path must not cost it
-    command = shlex.join(["calibrant", *sys.argv[1:]])
     with progress_bar(printed["as_json"]):
         if len(files) > 2:
             raise InputError(f"compare takes VAL and TEST, or one file, but got {len(files)}: see calibrant models")
         val, test = open_halves(files[0] if len(files) == 1 else files, said)
-        result = cal.compare(val, test, methods, criterion=criterion, cv=cv, split=split, **how)
+        result = cal.compare(val, test, **compared, **how)
     if test is not None:
         files = [val.name, test.name]
-    if report is not None:
-        curves = None
-        if conditions and result.best:
-            # ECE of the uncalibrated scores, the best and the second over the severities
-            two = (result.row(name) for name in (result.best, result.second) if name and name != "none")
-            calibrators = {"none": None} | {row.method: row.calibrator for row in two}
-            curves = shift(calibrators, conditions, metric_options={"n_bins": result.n_bins})
-        cal.write_report(result, report, shift=curves, sources=files, command=command)
-    if not written(result, **printed):
+    curves = None
+    if conditions and result.best:
+        # ECE of the uncalibrated scores, the best and the second over the severities
+        two = (result.row(name) for name in (result.best, result.second) if name and name != "none")
+        calibrators = {"none": None} | {row.method: row.calibrator for row in two}
+        curves = shift(calibrators, conditions, metric_options={"n_bins": result.n_bins})
+
+    def shown(command: str) -> None:
         show(result)
         for title, text in usage(result.recommended, result.task, files, command):
             if title == "Command line":
                 typer.echo(plain(f"  {text.splitlines()[0]}"))  # one line, to be copied
-        show_warnings({"": result}, report)
-    if result.best is None:
-        raise typer.Exit(CHECK_FAILED)
+
+    finish(result, {"": result}, files, shown, shift=curves, **printed)
 
 
-def written(result: Any, *, markdown: bool, latex: bool, as_json: bool, columns: str | None, **options: Any) -> bool:
-    """Print a result as JSON, Markdown or LaTeX, where one of them is asked for."""
+def finish(
+    result: Any,
+    comparisons: Mapping[str, Comparison],
+    sources: Sequence[str],
+    screen: Callable[[str], None],
+    *,
+    report: str | None,
+    markdown: bool,
+    latex: bool,
+    as_json: bool,
+    columns: str | None,
+    shift: ShiftCurves | None = None,
+    **options: Any,
+) -> None:
+    """Write the report; print JSON, Markdown, LaTeX or, given the command, the screen; leave with 1 where all failed.
+
+    Below what is shown stands what the fits warned of, by the name of the model where there are several.
+    """
+    command = shlex.join(["calibrant", *sys.argv[1:]])
+    if report is not None:
+        cal.write_report(result, report, shift=shift, sources=sources, command=command)
     if as_json:
         typer.echo(result.to_json())
     elif markdown or latex:
         write = result.to_markdown if markdown else result.to_latex
         wanted = None if columns is None else columns.replace(" ", "").split(",")
         typer.echo(plain(write(columns=wanted, **options)), nl=False)
-    return as_json or markdown or latex
-
-
-def show_warnings(comparisons: Mapping[str, Comparison], report: str | None) -> None:
-    """Print what the fits warned of, by the name of the model where there are several, and where the report is."""
-    for name, comparison in comparisons.items():
-        where = f"{name}: " if name else ""
-        warn(f"{where}{who}: {text}" for who, text in comparison.fit_warnings)
-        warn((f"{where}{text}" for text in comparison.warnings), "WARNING" if comparison.shares_rows else "note")
-    if report is not None:
-        typer.echo(plain(f"\nreport: {report}"))
+    else:
+        screen(command)
+        for name, one in comparisons.items():
+            where = f"{name}: " if name else ""
+            warn(f"{where}{who}: {text}" for who, text in one.fit_warnings)
+            warn((f"{where}{text}" for text in one.warnings), "WARNING" if one.shares_rows else "note")
+        if report is not None:
+            typer.echo(plain(f"\nreport: {report}"))
+    if result.best is None:
+        raise typer.Exit(CHECK_FAILED)
 
 
 def show(comparison: Comparison) -> None:

@@ -199,8 +199,10 @@ def show(result: Measurement, name: str, kind: str, everything: bool) -> None:
     if result.task == "multiclass" and everything:
         rows = []
         for place in result.worst_classes():
-            figures = {name: Estimate(getattr(result.classes, name)[place]) for name in CLASS_COLUMNS}
-            cells = {name: Cell("n" if name == "count" else "ece", one) for name, one in figures.items()}
+            cells = {
+                name: Cell("n" if name == "count" else "ece", Estimate(getattr(result.classes, name)[place]))
+                for name in CLASS_COLUMNS
+            }
             rows.append(Row(result.class_name(place)[:NAME], cells))
         out.print()
         out.table(Table("worst classes", CLASS_COLUMNS, rows))
@@ -209,32 +211,30 @@ def show(result: Measurement, name: str, kind: str, everything: bool) -> None:
         _largest(out, result.label_table(), ("ece", "nll", "n_positive"), None if everything else SHOWN_LABELS)
     if result.groups is not None:
         out.print(Text(f"\n{result.groups.verdict}", "bold"))
-        table, rows = result.groups.table(), []
-        for row in table.rows:
-            gap = row.cells["gap"]
-            gap = gap._replace(best=gap.estimate.low > 0 or gap.estimate.high < 0)
-            rows.append(replace(row, cells={**row.cells, "gap": gap}))
-        table = replace(table, rows=rows, intervals=("gap",))
-        _largest(out, table, ("n", "ece", "gap"), None if everything else SHOWN_GROUPS)
+        _largest(out, result.groups.table(), ("n", "ece", "gap"), None if everything else SHOWN_GROUPS)
         out.note(f"gap: {SIGNS[result.about]}", "*: beyond chance; the intervals hold for all groups at once")
     if not everything:
         out.note("", "--all shows the reliability diagram and every figure as well")
 
 
 def _largest(out: Output, table: Table, columns: Sequence[str], most: int | None) -> None:
-    """The rows of largest calibration error."""
-    rows = sorted(table.rows, key=lambda row: -row.cells["ece"].estimate.value)[:most]
-    rows = [replace(row, name=row.name[:NAME], best=False) for row in rows]
-    out.table(replace(table.pick(columns), rows=rows))
+    """The rows of largest calibration error; gaps beyond chance are marked."""
+    rows = []
+    for row in sorted(table.rows, key=lambda row: -row.cells["ece"].estimate.value)[:most]:
+        cells = dict(row.cells)
+        if "gap" in cells:
+            gap = cells["gap"].estimate
+            cells["gap"] = Cell("gap", gap, best=gap.low > 0 or gap.high < 0)
+        rows.append(Row(row.name[:NAME], cells))
+    out.table(replace(table.pick(columns), rows=rows, intervals=("gap",)))
     if left := len(table.rows) - len(rows):
         out.note(f"and {left} more (--all lists them)")
 
 
 def _verdict(out: Output, result: Measurement) -> None:
     floor, ece = result.noise_floor, result.metrics["ece"]
-    mark, color = "?", GREY
-    if result.verdict != TOO_FEW:
-        mark, color = ("✓", GREEN) if result.verdict == CALIBRATED else ("!", ORANGE)
+    marks = {TOO_FEW: ("?", GREY), CALIBRATED: ("✓", GREEN)}
+    mark, color = marks.get(result.verdict, ("!", ORANGE))
     out.print(Text.assemble((f"{mark} ", f"bold {color}"), (result.verdict, "bold")))
     out.print(
         f"  ECE {number('ece', ece.value)}% {bounds('ece', ece)}\n"
@@ -289,7 +289,7 @@ def _figures(out: Output, result: Measurement, names: Sequence[str]) -> None:
     rows = (len(cells) + 1) // 2 if 2 * (width + 26) <= out.width else len(cells)
     for left, right in zip_longest(cells[:rows], cells[rows:], fillvalue=Text()):
         out.print(Text.assemble(left, right))
-    if any(one.endswith(RAISED) for one in ends.values()):
+    if RAISED in "".join(ends.values()):
         out.note(f" {RAISED_WORDS}")
     for reason in dict.fromkeys(result.left_out.values()):
         names = [facts(name).label for name, why in result.left_out.items() if why == reason]

@@ -1,32 +1,23 @@
 """`calibrant models A B C`: models on the same rows, before and after calibration; and methods over all of them."""
 
-import shlex
-import sys
-from typing import Annotated
-
-import typer
 from rich.text import Text
 
 import calibrant as cal
-from calibrant.cli.compare import show_warnings, written
+from calibrant.cli.compare import finish
 from calibrant.cli.drawing import Output
-from calibrant.cli.verbs import CHECK_FAILED, Fields, progress_bar, verb
+from calibrant.cli.verbs import Fields, progress_bar, verb
 from calibrant.core.atomic import check_target
 from calibrant.evaluation.models import MARKS, open_models
 
 
 @verb
 def models(
-    files: Annotated[list[str], typer.Argument(metavar="FILES")],
+    files: list[str],
     *,
-    methods: str = "default",
-    criterion: str = "nll",
+    compared: Fields,
     pair: str | None = None,
-    cv: int | None = None,
-    split: float | None = None,
     said: Fields,
     how: Fields,
-    report: str | None = None,
     table: str = "",
     printed: Fields,
 ) -> None:
@@ -47,23 +38,21 @@ def models(
     columns : Columns of the Markdown or LaTeX table, in order: nll,ece
     intervals : With 95% intervals in Markdown and LaTeX.
     """
-    if report is not None:
-        check_target(report)
+    if printed["report"] is not None:
+        check_target(printed["report"])
     with progress_bar(printed["as_json"]):
         opened = open_models(files, **said)
-        result = cal.compare_models(opened, methods, criterion=criterion, pair=pair, cv=cv, split=split, **how)
-    if report is not None:
-        sources = [f"{name}={','.join(part.name for part in halves if part)}" for name, halves in opened.items()]
-        cal.write_report(result, report, sources=sources, command=shlex.join(["calibrant", *sys.argv[1:]]))
-    if not written(result, **printed, show=table):
+        result = cal.compare_models(opened, pair=pair, **compared, **how)
+
+    def shown(_: str) -> None:
         out = Output()
         out.note(result.sizes)
-        shown = [table] if table else ["models", "groups", "methods"] if result.pairing else ["methods"]
-        for one in map(result.short_table, shown):
+        tables = [table] if table else ["models", "groups", "methods"] if result.pairing else ["methods"]
+        for one in map(result.short_table, tables):
             if one.rows:
                 out.print(Text(f"\n{one.caption}", "bold"))
                 out.table(one)
         out.note("", MARKS)
-        show_warnings(result.comparisons, report)
-    if result.best is None:
-        raise typer.Exit(CHECK_FAILED)
+
+    sources = [f"{name}={','.join(part.name for part in halves if part)}" for name, halves in opened.items()]
+    finish(result, result.comparisons, sources, shown, show=table, **printed)

@@ -2,9 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from calibrant.cli.drawing import Output
 from calibrant.cli.verbs import answer, progress_bar, verb
@@ -17,7 +14,7 @@ from calibrant.shipping.artifact import read_artifact
 @verb
 def shift(
     artifact: str,
-    files: Annotated[list[str], typer.Argument(metavar="FILES...")],
+    files: list[str],
     *,
     others: list[str] | None = None,
     metric: str = "ece",

@@ -84,11 +84,25 @@ BUNDLES: dict[str, Fields] = {
         "seed": (Seed, 0),
         "weights_are": (str, "rows"),
     },
-    "printed": {"markdown": SWITCH, "latex": SWITCH, "columns": TEXT, "intervals": SWITCH, "as_json": SWITCH},
+    "compared": {
+        "methods": (str, "default"),
+        "criterion": (str, "nll"),
+        "cv": (int | None, None),
+        "split": (float | None, None),
+    },
+    "printed": {
+        "report": TEXT,
+        "markdown": SWITCH,
+        "latex": SWITCH,
+        "columns": TEXT,
+        "intervals": SWITCH,
+        "as_json": SWITCH,
+    },
     "watch": {"false_alarm_rate": (float, 0.01), "batch": TEXT, "by": TEXT},
 }
 """Options that verbs share, with types and defaults: what every verb that reads predictions asks about them, how
-predictions are measured, in which form the table of a comparison is printed, and how answers are watched."""
+predictions are measured, which methods are compared and how one file is divided, where a comparison goes (the options
+of `compare.finish`), and how answers are watched."""
 
 
 def verb(function: Callable[..., None]) -> Callable[..., None]:
