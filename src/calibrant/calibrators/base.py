@@ -237,7 +237,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
 
     def transform(self, logits: Any) -> Array:
         """Calibrated logits of the input's shape and dtype; probability methods return log-probabilities."""
-        check_is_fitted(self)
+        self._check_fitted()
         if is_tensor(logits) and self.task_ != "multilabel":
             return answer_tensor(self, logits, probabilities=False)
         calibrated = self._calibrated(self._admitted(logits))
@@ -245,7 +245,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
 
     def predict_proba(self, logits: Any) -> Array:
         """Calibrated probabilities (n×K), or (n×2) of one score per row; rows sum to one."""
-        check_is_fitted(self)
+        self._check_fitted()
         if is_tensor(logits):
             return answer_tensor(self, logits, probabilities=True)
         given = self._admitted(logits)
@@ -326,14 +326,14 @@ class Calibrator(TransformerMixin, BaseEstimator):
 
     def _learned(self) -> SimpleNamespace:
         """What the fit learned, as float64 arrays under the names of `learns`."""
-
-        def plain(value: Any) -> Any:
-            return value._learned() if isinstance(value, Calibrator) else np.asarray(value, dtype=np.float64)
-
-        every = learned_values(self)
-        return SimpleNamespace(
-            **{name: [plain(one) for one in value] if rule.many else plain(value) for name, rule, value in every}
-        )
+        found = SimpleNamespace()
+        for name, rule, value in learned_values(self):
+            if rule.kind == "calibrator":
+                vars(found)[name] = [one._learned() for one in value] if rule.many else value._learned()
+            else:
+                plain = [np.asarray(one, np.float64) for one in value] if rule.many else np.asarray(value, np.float64)
+                vars(found)[name] = plain
+        return found
 
     def _check_learned(self) -> None:
         """Raise InputError where what was learned is unsound in a way that shapes and ranges do not show."""
@@ -429,6 +429,11 @@ class Calibrator(TransformerMixin, BaseEstimator):
             raise InputError("logits hold -Inf (probability 0), but this calibrator learned no floor: fit it again")
         return array
 
+    def _check_fitted(self) -> None:
+        if not self.__sklearn_is_fitted__():
+            # it begins with the tags of the class, which take longer than the map of one row
+            check_is_fitted(self)
+
     def __sklearn_is_fitted__(self) -> bool:
         return "fit_seconds_" in vars(self)
 
@@ -444,8 +449,9 @@ def keep_winner(probabilities: Array, winner: Array) -> Array:
 
     At a very high temperature logits differ by less than probabilities can.
     """
-    lost = np.flatnonzero(probabilities.argmax(axis=1) != winner)
-    if len(lost):
+    differs = probabilities.argmax(axis=1) != winner
+    if differs.any():
+        lost = np.flatnonzero(differs)
         highest = probabilities[lost].max(axis=1)
         probabilities[lost, winner[lost]] = np.nextafter(highest, probabilities.dtype.type(2))
     return probabilities

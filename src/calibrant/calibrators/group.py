@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.utils.validation import check_is_fitted
 
 from calibrant.calibrators.base import Calibrator, of_inner
 from calibrant.calibrators.learned import INNER, INNERS, RECORD, Learned
@@ -85,7 +84,7 @@ class GroupedCalibrator(
 
     def transform(self, logits: Any, groups: Any = None) -> Array:
         """Calibrated logits of the input's shape and dtype; a row of an unseen group gets the pooled fit."""
-        check_is_fitted(self)
+        self._check_fitted()
         answers = self.transform_codes(logits, self.group_codes(groups, len(logits)))
         return answers[:, None] if self.task_ == "binary" and np.ndim(logits) == 2 else answers
 

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import BinaryCalibrator
@@ -183,7 +182,7 @@ class VennAbers(BinaryCalibrator, keeps_ranking=True):
 
     def predict_interval(self, logits: Any) -> Array:
         """p₀ and p₁ of each row (n×2): the low and the high end of the probability of the positive class."""
-        check_is_fitted(self)
+        self._check_fitted()
         given = self._admitted(logits)
         scores = given if given.ndim == 1 else given[:, 1] - given[:, 0]
         return np.stack(_ends(maps.numpy_space, scores, self._learned()), axis=1)

@@ -76,8 +76,12 @@ EVERY_FIT: Mapping[str, Learned] = dict.fromkeys(
 
 def spec_of(kind: Any, task: str = "multiclass") -> dict[str, Learned]:
     """Every name that a class may have learned in a task."""
-    own = kind.learns_binary if task == "binary" and kind.learns_binary is not None else kind.learns
-    return {**EVERY_FIT, **own}
+    return {**EVERY_FIT, **_own(kind, task)}
+
+
+def _own(kind: Any, task: str) -> Mapping[str, Learned]:
+    """The names that a class declares for a task."""
+    return kind.learns_binary if task == "binary" and kind.learns_binary is not None else kind.learns
 
 
 def check_declared(calibrator: Any) -> None:
@@ -95,7 +99,7 @@ def check_declared(calibrator: Any) -> None:
 
 def learned_values(calibrator: Any) -> Iterator[tuple[str, Learned, Any]]:
     """Name, rule and value of everything that a fitted calibrator's predictions read."""
-    for name, rule in spec_of(type(calibrator), calibrator.task_).items():
+    for name, rule in _own(calibrator, calibrator.task_).items():
         if rule.kind != "record" and not (rule.optional and name not in vars(calibrator)):
             yield name, rule, getattr(calibrator, name)
 

@@ -193,7 +193,7 @@ class QuadraticScaling(LogisticScaling, keeps_ranking=True):
         coef, ends = like(xp, learned.coef_, scores), like(xp, learned.range_, scores)
         inside = xp.minimum(xp.maximum(scores, ends[0]), ends[1])
         # the slope at the ends is 0 or more up to rounding
-        slope = xp.maximum(coef[1] + 2 * coef[2] * inside, xp.zeros_like(scores))
+        slope = xp.at_least(coef[1] + 2 * coef[2] * inside, 0.0)
         return coef[0] + inside * (coef[1] + coef[2] * inside) + slope * (scores - inside)
 
 

@@ -72,6 +72,14 @@ class Space:
         """The matrix (n×K) with a number or a column (n, 1) in place of the entry of each row at a column (n, 1)."""
         return self.where(self.places(matrix)[None, :] == column, value, matrix)
 
+    def at_least(self, values: Any, least: float) -> Any:
+        """Values, or a number where they are below it."""
+        return self.maximum(values, self.full_like(values, least))
+
+    def softplus(self, values: Any) -> Any:
+        """log(1 + exp(x)), without overflow."""
+        return self.at_least(values, 0.0) + self.log1p(self.exp(-self.abs(values)))
+
     def keep_increasing(self, scores: Any, logits: Any) -> Any:
         """Scores that rise with the logits within a row, with the prediction restored where rounding tied it.
 
@@ -131,7 +139,7 @@ class Space:
         descending = self.flip(self.sort(shares, axis=1), axis=1)
         tails = self.flip(self.logcumsumexp(self.flip(descending, axis=1), 1), axis=1)
         counts = self.astype(self.places(shares), shares.dtype)[None, :]
-        left = self.maximum(self.exp(total) - counts * self.exp(cap), self.zeros_like(shares))
+        left = self.at_least(self.exp(total) - counts * self.exp(cap), 0.0)
         levels = self.log(left) - tails
         over = levels + descending > cap + CAP_ROOM
         # NaN (nothing left of nothing) is not above the cap, so such a place counts as fitting
@@ -150,10 +158,19 @@ class NumpySpace(Space):
     log_softmax_of_rows = staticmethod(numpy_softmax.log_softmax)
     # the methods themselves: of one row the functions around them take longer than the sum
     max, sum, argmax = staticmethod(np.ndarray.max), staticmethod(np.ndarray.sum), staticmethod(np.ndarray.argmax)
+    zeros_like, full_like = staticmethod(np.zeros_like), staticmethod(np.full_like)
 
     def astype(self, values: Any, dtype: Any, *, copy: bool = True) -> Any:
         """By the method."""
         return values.astype(dtype, copy=copy)
+
+    def at_least(self, values: Array, least: float) -> Array:
+        """Without an array of the number."""
+        return np.maximum(values, least)
+
+    def softplus(self, values: Array) -> Array:
+        """In one function."""
+        return np.logaddexp(0.0, values)
 
     def largest(self, logits: Array, count: int) -> Array:
         """The largest logits of each row, largest first, in float64 (n×count)."""
@@ -172,7 +189,7 @@ class NumpySpace(Space):
     def with_entry(self, matrix: Array, column: Array, value: Any) -> Array:
         """One copy, where a mask and a choice would pass over the matrix twice."""
         changed = matrix.copy()
-        changed[np.arange(len(matrix)), column[:, 0]] = value if np.ndim(value) == 0 else value[:, 0]
+        changed[np.arange(len(matrix)), column[:, 0]] = value if isinstance(value, float) else value[:, 0]
         return changed
 
     def entry(self, matrix: Array, column: Array) -> Array:
@@ -217,10 +234,10 @@ def torch_space() -> Space:
 
     class TorchSpace(Space):
         def softmax_of_rows(self, logits: Any) -> Any:
-            return torch.softmax(logits, dim=1)
+            return torch.softmax(logits, dim=-1)
 
         def log_softmax_of_rows(self, logits: Any) -> Any:
-            return torch.log_softmax(logits, dim=1)
+            return torch.log_softmax(logits, dim=-1)
 
         def largest(self, logits: Any, count: int) -> Any:
             return torch.topk(logits, count, dim=1).values
@@ -248,7 +265,7 @@ def wide(xp: Any, logits: Any) -> Any:
 def log_probabilities(xp: Any, probabilities: Any) -> Any:
     """Logits that softmax maps back to these probabilities; a zero becomes the smallest normal number."""
     tiny = float(xp.finfo(probabilities.dtype).smallest_normal)
-    return xp.log(xp.maximum(probabilities, xp.full_like(probabilities, tiny)))
+    return xp.log(xp.at_least(probabilities, tiny))
 
 
 def prediction(xp: Any, logits: Any) -> Any:
@@ -267,7 +284,7 @@ def keep_prediction(xp: Any, scores: Any, column: Any) -> Any:
 
 def _ahead_of(xp: Any, others: Any) -> Any:
     step = MARGIN * float(xp.finfo(others.dtype).eps)
-    return others + step * xp.maximum(xp.abs(others), xp.ones_like(others))
+    return others + step * xp.at_least(xp.abs(others), 1.0)
 
 
 def mix_with_uniform(xp: Any, logits: Any, weight: Any) -> Any:
@@ -275,11 +292,6 @@ def mix_with_uniform(xp: Any, logits: Any, weight: Any) -> Any:
     share = like(xp, weight, logits)
     mixed = xp.softmax_of_rows(logits) * share + (1 - share) / logits.shape[1]
     return keep_prediction(xp, log_probabilities(xp, mixed), prediction(xp, logits))
-
-
-def softplus(xp: Any, values: Any) -> Any:
-    """log(1 + exp(x)), without overflow."""
-    return xp.maximum(values, xp.zeros_like(values)) + xp.log1p(xp.exp(-xp.abs(values)))
 
 
 def sigmoid(xp: Any, log_odds: Any) -> Any:
@@ -322,8 +334,8 @@ def with_mapped_confidence(xp: Any, logits: Any, change: Callable[[Any], Any]) -
     present = xp.max(exact, axis=1, keepdims=True) - total
     # the least confidence a predicted class can have is 1/K
     least = -float(np.log(logits.shape[1] - 1.0))
-    odds = xp.maximum(change(present), xp.full_like(present, least))
-    top, rest = -softplus(xp, -odds), -softplus(xp, odds)
+    odds = xp.at_least(change(present), least)
+    top, rest = -xp.softplus(-odds), -xp.softplus(odds)
     shares = like(xp, xp.capped(others + (rest - total), top, rest), logits)
     ahead = _ahead_of(xp, xp.max(shares, axis=1, keepdims=True))
     return xp.with_entry(shares, column, xp.maximum(like(xp, top, logits), ahead))

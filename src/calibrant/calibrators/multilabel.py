@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.utils.validation import check_is_fitted
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import INNERS, RECORD, Learned
@@ -127,7 +126,7 @@ class MultilabelCalibrator(Calibrator):
 
     def predict_proba(self, logits: Any) -> Array:
         """Calibrated probability of each label (n×L)."""
-        check_is_fitted(self)
+        self._check_fitted()
         scores = self._admitted(logits)
         return sigmoid(self._transform(scores.astype(np.float64))).astype(scores.dtype)
 

@@ -180,7 +180,7 @@ def _temperatures(xp: Any, logits: Any, learned: Any) -> Any:
     for weight, bias in layers[:-1]:
         hidden = xp.tanh(xp.matmul(hidden, weight) + bias)
     output = xp.abs(xp.matmul(hidden, layers[-1][0]) + layers[-1][1])
-    return xp.maximum(output, xp.full_like(output, LOWEST_TEMPERATURE))
+    return xp.at_least(output, LOWEST_TEMPERATURE)
 
 
 class Problem(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -231,14 +230,15 @@ def pool_answers(xp: Any, answers: Sequence[Any], weights: Any) -> Any:
     """log Σ_m w_m·softmax(u_m) of logits (n×K), or the log-odds of Σ_m w_m·sigmoid(u_m) of scores (n,), in float64."""
     if len(answers) == 1:
         return answers[0]
-    wide = [maps.wide(xp, one) for one in answers]
-    if len(wide[0].shape) == 2:
-        return log_mean(xp, [xp.log_softmax_of_rows(one) for one in wide], weights)
-    positive = log_mean(xp, [-maps.softplus(xp, -one) for one in wide], weights)
-    return positive - log_mean(xp, [-maps.softplus(xp, one) for one in wide], weights)
+    # all at once: of few rows that takes as long as one of them
+    wide = xp.stack([maps.wide(xp, one) for one in answers])
+    if len(wide.shape) == 3:
+        return log_mean(xp, xp.log_softmax_of_rows(wide), weights)
+    return log_mean(xp, -xp.softplus(-wide), weights) - log_mean(xp, -xp.softplus(wide), weights)
 
 
-def log_mean(xp: Any, logarithms: Sequence[Any], weights: Any) -> Any:
-    """log Σ_m w_m·exp(l_m), without overflow."""
-    peak = reduce(xp.maximum, logarithms)
-    return peak + xp.log(sum(weights[place] * xp.exp(one - peak) for place, one in enumerate(logarithms)))
+def log_mean(xp: Any, logarithms: Any, weights: Any) -> Any:
+    """log Σ_m w_m·exp(l_m) of the first axis, without overflow."""
+    peak = xp.max(logarithms, axis=0)
+    shares = xp.reshape(weights, (-1, *[1] * len(peak.shape)))
+    return peak + xp.log(xp.sum(shares * xp.exp(logarithms - peak), axis=0))

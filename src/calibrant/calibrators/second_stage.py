@@ -179,7 +179,7 @@ class TopLabelMap(
         """Log-probabilities whose predicted class has log-odds a·log c − b·log(1 − c) + d."""
 
         def change(log_odds: Any) -> Any:
-            right, wrong = -maps.softplus(xp, -log_odds), maps.softplus(xp, log_odds)
+            right, wrong = -xp.softplus(-log_odds), xp.softplus(log_odds)
             return right * learned.map_[0] + wrong * learned.map_[1] + learned.map_[2]
 
         return maps.with_mapped_confidence(xp, logits, change)
@@ -252,7 +252,7 @@ class ShapeScaling(
     def _fit_binary(self, rows: Rows) -> None:
         self.calibrator_ = self._fresh()
         inner = self.calibrator_.fit_for_next(rows, self.seed)
-        columns = np.stack(positive_features(np, inner.astype(np.float64)))
+        columns = np.stack(positive_features(maps.numpy_space, inner.astype(np.float64)))
         pull = Pull(np.append(SAME_SHAPE, 0.0), SHAPE_PRIOR_ROWS * np.eye(5))
         found = fit_logistic(columns, rows.labels, rows.weights, pull=pull)
         self.shape_, self.objective_trace_, self.n_iter_ = found.point, found.trace, max(1, len(found.trace))
@@ -339,7 +339,7 @@ def put_first(xp: Any, calibrated: Any, logits: Any) -> Any:
     winner = maps.prediction(xp, scores)
     first, second, moved = xp.entry(scores, winner), xp.entry(scores, kept), winner != kept
     # where they differ, both classes get the mean of their probabilities
-    both = second + maps.softplus(xp, first - second) - float(np.log(2.0))
+    both = second + xp.softplus(first - second) - float(np.log(2.0))
     scores = xp.with_entry(scores, winner, xp.where(moved, both, first))
     return maps.keep_prediction(xp, xp.with_entry(scores, kept, xp.where(moved, both, second)), kept)
 
@@ -348,7 +348,7 @@ def positive_features(xp: Any, log_odds: Any) -> tuple[Any, ...]:
     """s, −log(1 − p), log(p + 0.01) and s·log(1 − max(p, 1 − p))/5 of log-odds (n,), over the array API."""
     rest = xp.log1p(xp.exp(-xp.abs(log_odds)))
     zero = xp.zeros_like(log_odds)
-    opposite = maps.softplus(xp, xp.minimum(log_odds, zero + LARGEST_LOG_ODDS))
+    opposite = xp.softplus(xp.minimum(log_odds, zero + LARGEST_LOG_ODDS))
     sureness = -xp.minimum(xp.abs(log_odds) + rest, zero + LARGEST_LOG_ODDS) / 5.0
     return log_odds, opposite, xp.log(maps.sigmoid(xp, log_odds) + 0.01), log_odds * sureness
 

@@ -29,9 +29,6 @@ LARGEST_EXPONENT = 100
 
 def check_matrix(values: Any, name: str = "logits") -> np.ndarray:
     """An n×K float matrix with n ≥ 1 rows and K ≥ 2 columns; float16 and integers are widened."""
-    sparse = sys.modules.get("scipy.sparse")
-    if sparse is not None and sparse.issparse(values):
-        raise InputError(f"{name} is a sparse matrix; calibrant needs a dense array of shape (n, K)")
     array = as_array(values, name)
     check_matrix_shape(array.shape, array.dtype, name)
     return widen(array)
@@ -326,6 +323,11 @@ def as_array(values: Any, name: str) -> np.ndarray:
 
     Masked entries and ragged lists are an InputError.
     """
+    if type(values) is np.ndarray:
+        return values
+    sparse = sys.modules.get("scipy.sparse")
+    if sparse is not None and sparse.issparse(values):
+        raise InputError(f"{name} is a sparse matrix; calibrant needs a dense array")
     columns = values if isinstance(values, (list, tuple)) else (values,)
     count = sum(np.ma.count_masked(one) for one in columns if isinstance(one, np.ma.MaskedArray))
     if count:

@@ -16,7 +16,6 @@ import numpy as np
 from array_api_compat import array_namespace, device
 
 from calibrant.core.arrays import Array
-from calibrant.core.softmax import row_peak
 from calibrant.core.statistic import add, statistic
 from calibrant.core.threads import row_blocks
 
@@ -154,18 +153,23 @@ def _blocks(
 
 def softmax_and_losses(scores: Any, labels: Any) -> tuple[Any, Any]:
     """The softmax of scores (n×K), which are overwritten, and −log of the label's share (n,); arrays or tensors."""
-    xp = array_namespace(scores)
-    scores -= row_peak(scores)
-    true = scores[every(labels), labels]
+    xp, each = array_namespace(scores), every(labels)
+    scores -= scores[each, scores.argmax(-1)][:, None]
+    true = scores[each, labels]
     shares = xp.exp(scores)
     mass = xp.sum(shares, axis=1, keepdims=True)
     shares /= mass
     return shares, xp.log(xp.astype(mass[:, 0], xp.float64)) - true
 
 
-def every(labels: Any) -> Any:
-    """0, 1, … n − 1, where the labels are."""
-    return array_namespace(labels).arange(labels.shape[0], device=device(labels))
+def below_peak(values: Any) -> Any:
+    """Values minus the largest of their row, found by its place as in `core.softmax.row_peak`; arrays or tensors."""
+    return values - values[every(values), values.argmax(-1)][:, None]
+
+
+def every(values: Any) -> Any:
+    """0, 1, … n − 1, where the n labels or rows are."""
+    return array_namespace(values).arange(values.shape[0], device=device(values))
 
 
 def mass_of(logits: Any, weights: Any) -> Any:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from calibrant.core.arrays import Array, explain_bad_values
+from calibrant.core.arrays import Array
 from calibrant.core.softmax import row_peak
 from calibrant.core.statistic import kernel, statistic, statistic_with
 from calibrant.core.threads import map_blocks, row_blocks
-from calibrant.kernels.affine import every, mass_of, softmax_and_losses
+from calibrant.kernels.affine import below_peak, every, mass_of, softmax_and_losses
 
 CACHE_ELEMENTS = 1 << 15
 """Elements handled at a time: the temporaries of a pass stay in the second-level cache."""
@@ -106,8 +106,7 @@ def row_moments(logits: Array, inverse_temperature: Array) -> Array:
 
 def block_moments(values: Any, inverse_temperature: Any) -> Any:
     """`row_moments` of float64 logits: arrays or tensors."""
-    xp = array_namespace(values)
-    shifted = (values - row_peak(values)).T
+    xp, shifted = array_namespace(values), below_peak(values).T
     return _power_sums(xp.exp(inverse_temperature * shifted), shifted).T
 
 
@@ -122,8 +121,7 @@ def temperature_confidences(logits: Array, inverse_temperatures: Array) -> Array
 
 def block_confidences(values: Any, inverse_temperatures: Any) -> Any:
     """`temperature_confidences` of float64 logits: arrays or tensors."""
-    xp = array_namespace(values)
-    shifted = values - row_peak(values)
+    xp, shifted = array_namespace(values), below_peak(values)
     return xp.stack([1.0 / xp.sum(xp.exp(beta * shifted), axis=1) for beta in inverse_temperatures], axis=1)
 
 
@@ -261,7 +259,7 @@ def mixture_squares(logits: Any, labels: Any, weights: Any, inverse_temperature:
 
 
 def scale_rows(logits: Array, scale: Array, bias: Array | None, *, keep_prediction: bool = False) -> Array:
-    """s∘z + b of each row, in the dtype of the logits; raises InputError where a logit is not finite.
+    """s∘z + b of each row, in the dtype of the logits.
 
     With `keep_prediction` (for a scale that is the same for all classes) the predicted class stays the predicted
     class even where rounding makes the top two equal.
@@ -270,31 +268,25 @@ def scale_rows(logits: Array, scale: Array, bias: Array | None, *, keep_predicti
     scaled = np.empty(logits.shape, dtype)
     kernel = scale_block.form(logits.size)
     columns = scale.astype(dtype), np.zeros(logits.shape[1], dtype) if bias is None else bias.astype(dtype)
-
-    def part(block: slice) -> None:
-        if not kernel(logits[block], *columns, scaled[block], keep_prediction):
-            explain_bad_values(logits[block], from_logits=True, name="logits", first_row=block.start)
-
-    map_blocks(part, row_blocks(*logits.shape))
+    blocks = row_blocks(*logits.shape)
+    map_blocks(lambda block: kernel(logits[block], *columns, scaled[block], keep_prediction), blocks)
     return scaled
 
 
 @kernel(compiled_in="calibrant.kernels.compiled.scaling")
-def scale_block(logits: Array, scale: Array, bias: Array, scaled: Array, keep_prediction: bool) -> bool:
-    """Fill `scaled` with s∘z + b; False if a logit may not be finite (or if only their sum is not)."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        finite = bool(np.isfinite(logits.sum(dtype=logits.dtype)))
+def scale_block(logits: Array, scale: Array, bias: Array, scaled: Array, keep_prediction: bool) -> None:
+    """Fill `scaled` with s∘z + b."""
     np.multiply(logits, scale, out=scaled)
     if bias.any():
         scaled += bias
     if keep_prediction:
         restore_prediction(logits, scaled)
-    return finite
 
 
 def restore_prediction(logits: Array, scaled: Array) -> None:
     """Where rounding moved the first maximum of a row, lift the old one by the smallest step there is."""
     prediction = logits.argmax(axis=1)
-    moved = np.flatnonzero(scaled.argmax(axis=1) != prediction)
-    if len(moved):
+    differs = scaled.argmax(axis=1) != prediction
+    if differs.any():
+        moved = np.flatnonzero(differs)
         scaled[moved, prediction[moved]] = np.nextafter(scaled[moved].max(axis=1), np.inf, dtype=scaled.dtype)

@@ -11,7 +11,7 @@ from array_api_compat import array_namespace
 from calibrant.core.arrays import Array
 from calibrant.core.softmax import log_softmax
 from calibrant.core.statistic import kernel, statistic_with
-from calibrant.kernels.affine import every, mass_of
+from calibrant.kernels.affine import below_peak, every, mass_of, softmax_and_losses
 
 FLOOR = 0.01
 """Probabilities well below this no longer bend the third feature."""
@@ -39,7 +39,8 @@ def features(xp: Any, log_probabilities: Any) -> tuple[Any, Any, Any, Any]:
 def stacked_features(logits: Any) -> Any:
     """φ (4×n×K) in float64 of logits (n×K), for the fit; of an array or a tensor."""
     xp = array_namespace(logits)
-    return xp.stack(features(xp, log_softmax(xp.astype(logits, xp.float64, copy=False))))
+    scores = below_peak(xp.astype(logits, xp.float64, copy=False))
+    return xp.stack(features(xp, scores - xp.log(xp.sum(xp.exp(scores), axis=1, keepdims=True))))
 
 
 @statistic_with(compiled_in="calibrant.kernels.compiled.shape", array_elements=BLOCK_ELEMENTS)
@@ -52,13 +53,13 @@ def bent_sums(inputs: Any, labels: Any, weights: Any, shape: Any) -> tuple[Any, 
     """`shape_sums` of features φ (4×n×K)."""
     xp, each, size = array_namespace(inputs), every(labels), inputs.shape[0]
     weight = mass_of(inputs[0], weights)
-    scores = log_softmax(xp.tensordot(shape, inputs, axes=1))
-    pulled = inputs * xp.exp(scores)
+    shares, losses = softmax_and_losses(xp.tensordot(shape, inputs, axes=1), labels)
+    pulled = inputs * shares
     mean = xp.sum(pulled, axis=2)
     gradient = (mean - inputs[:, each, labels]) @ weight
     pulled *= weight[:, None]
     hessian = xp.reshape(pulled, (size, -1)) @ xp.reshape(inputs, (size, -1)).T - (mean * weight) @ mean.T
-    return -(weight @ scores[each, labels]), gradient, hessian
+    return weight @ losses, gradient, hessian
 
 
 @statistic_with(compiled_in="calibrant.kernels.compiled.shape")

@@ -138,7 +138,7 @@ class OnnxSpace(Space):
         if name in ALONG_AXIS:
             return partial(self._along_axis, name)
         if name in OF_ROWS:
-            return partial(self.write, np.exp, OF_ROWS[name], axis=1)
+            return partial(self.write, np.exp, OF_ROWS[name], axis=-1)
         raise MissingFormError(
             f"a method's map uses xp.{name}, which has no ONNX form here: "
             "write it with arithmetic, exp, log, where, max, sum, argmax, matmul, take and comparisons"

@@ -161,25 +161,20 @@ def vector_product(logits, labels, weights, scale, bias, direction):  # noqa: PL
 
 
 @plain.scale_block.compiled
-def scale_block(logits: Array, *rest: Any) -> bool:
+def scale_block(logits: Array, *rest: Any) -> None:
     """See the numpy twin."""
-    return _scale_block(frozen(logits), *rest)
+    _scale_block(frozen(logits), *rest)
 
 
 @fast
 def _scale_block(logits, scale, bias, scaled, keep_prediction):
     n_rows, n_classes = logits.shape
-    zeros = logits.dtype.type(0)
     for i in range(n_rows):
         for j in range(n_classes):
-            value = logits[i, j]
-            scaled[i, j] = scale[j] * value + bias[j]
-            # NaN as soon as one value is NaN or Inf
-            zeros += value * logits.dtype.type(0)
+            scaled[i, j] = scale[j] * logits[i, j] + bias[j]
         if keep_prediction:
             # one positive scale keeps the order: the class of the old peak still has the new one, but rounding may
             # have lifted a class before it to the same value
             peak, top = row_peak(scaled[i]), row_peak(logits[i])
             if logits[i, first_place(scaled[i], peak)] < top:
                 scaled[i, first_place(logits[i], top)] = np.nextafter(peak, logits.dtype.type(np.inf))
-    return zeros == 0
