@@ -273,3 +273,20 @@ def test_masked_arrays_are_refused_and_never_left_out():
     for given in ((logits, labels, weights), {"logits": logits, "labels": labels, "weights": weights}):
         with pytest.raises(InputError, match="weights is a masked array with 1 masked values"):
             open_predictions(given)
+
+
+@pytest.mark.parametrize("options", [{"scores": "risk"}, {"by": "ward"}, {"labels": "died"}, {"weights": "w"}])
+def test_a_column_that_is_asked_for_must_be_the_only_one_of_its_name(tmp_path: Path, options: dict[str, str]) -> None:
+    twice = "risk,risk,ward,ward,died,died,w,w"
+    (tmp_path / "a.csv").write_text(f"probability,label,{twice}\n.9,1,.9,.2,a,b,1,0,1,2\n.2,0,.3,.4,c,d,0,1,2,1\n")
+    assert open_predictions(tmp_path / "a.csv").values.tolist() == [0.9, 0.2]
+    with pytest.raises(InputError, match="two columns called"):
+        open_predictions(tmp_path / "a.csv", **options)
+
+
+@pytest.mark.parametrize("kind", [None, "percent", "probabilities"])
+def test_cells_in_percent_are_fractions_whatever_they_are_called(tmp_path: Path, kind: str | None) -> None:
+    (tmp_path / "one.csv").write_text("confidence,correct\n93%,1\n20 %,0\n")
+    assert open_predictions(tmp_path / "one.csv", kind=kind).values.tolist() == [0.93, 0.2]
+    (tmp_path / "two.csv").write_text("prob_a,prob_b,label\n93%,7%,a\n20%,80%,b\n")
+    np.testing.assert_allclose(open_predictions(tmp_path / "two.csv", kind=kind).values, [[0.93, 0.07], [0.2, 0.8]])

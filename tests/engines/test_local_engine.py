@@ -108,6 +108,16 @@ def test_a_bad_value_is_named_with_file_part_and_row(tmp_path, monkeypatch, made
         stream(cal.open_predictions(folder))
 
 
+@pytest.mark.parametrize("name", ["ts", "vs", "ets"])
+def test_probabilities_in_a_file_must_sum_to_one_in_every_row(tmp_path, made_up, name):
+    logits, labels = made_up(3000)
+    probabilities = cal.Identity().fit(logits, labels).predict_proba(logits)
+    probabilities[2000] /= 2  # behind the rows that are looked at when the file is opened
+    np.savez(tmp_path / "a.npz", probabilities=probabilities, labels=labels)
+    with pytest.raises(InputError, match=r"probabilities of row 2000 sum to 0\.5"):
+        cal.get(name).fit(tmp_path / "a.npz")
+
+
 def test_progress_tells_pass_speed_and_temperature(forty):
     seen = []
     with progress.listen(lambda *step: seen.append(step)):

@@ -21,7 +21,7 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -87,15 +87,15 @@ NUMPY_GLOBALS: list[Any] = [
 def npy_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     """The matrix at `path` and the files beside it that belong to it."""
     path = matrix_path(path)
-    kind, word = wanted.kind and wanted.word, kind_word(path.stem)
+    word = kind_word(path.stem)
     if is_companion(path):
         raise InputError(f"{path} is the companion of a matrix: open the file of the logits or probabilities")
-    if word is None and kind is None:
+    if word is None and wanted.kind is None:
         raise InputError(
             f'{path} does not say what it holds: give kind="logits" or kind="probabilities", '
             f"or call the file {path.stem}_logits.npy"
         )
-    names = {word or kind or "": path.name, **companions(path.stem)}
+    names = {word or wanted.word: path.name, **companions(path.stem)}
     return {name: array_field(path.with_name(file)) for name, file in names.items() if path.with_name(file).is_file()}
 
 
@@ -245,12 +245,9 @@ def safetensors_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
                 "read): the file is empty, truncated or of another format"
             )
         text = file.read(length)
-    try:
-        header = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: the safetensors header is not JSON: {text[:40]!r}") from error
+    header = _json(text)
     if not isinstance(header, dict):
-        raise InputError(f"{path}: the safetensors header is a {type(header).__name__}, not an object")
+        raise InputError(f"{path}: the safetensors header is not a JSON object: {text[:40]!r}")
     metadata = header.pop(METADATA, {})
     found = {name: _or_broken(_tensor_field, path, name, entry, 8 + length) for name, entry in header.items()}
     if isinstance(metadata, dict) and CLASS_NAMES in metadata:
@@ -258,12 +255,15 @@ def safetensors_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     return found
 
 
+def _json(text: Any) -> Any:
+    """What a text says, or None where it is not JSON."""
+    with suppress(ValueError, TypeError, RecursionError):
+        return json.loads(text)
+
+
 def names_field(text: Any, called: str) -> ArrayField:
     """Class names from a JSON list of texts."""
-    try:
-        names = json.loads(text)
-    except (ValueError, TypeError, RecursionError):
-        names = None
+    names = _json(text)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise InputError(f"{called} is not a JSON list of texts")
     return ArrayField(np.array(names, dtype=str))
@@ -275,11 +275,11 @@ def _tensor_field(path: Path, name: str, entry: Any, start: int) -> RawField:
         dtype, shape, (first, last) = DTYPES[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{called} lacks a known dtype, shape or data_offsets in the safetensors header") from error
-    if any(type(number) is not int or number < 0 for number in (*shape, first, last)) or len(shape) > 32:
-        raise InputError(f"{called}: the safetensors header claims shape {str(shape)[:60]} at {first}..{last}")
-    needed = math.prod(shape) * dtype.itemsize
-    if last - first != needed:
-        raise InputError(f"{called} spans {last - first} bytes, but shape {shape} of {entry['dtype']} needs {needed}")
+    whole = all(type(number) is int and number >= 0 for number in (*shape, first, last)) and len(shape) <= 32
+    if not whole or last - first != math.prod(shape) * dtype.itemsize:
+        raise InputError(
+            f"{called}: the safetensors header claims {entry['dtype']} of shape {str(shape)[:60]} at {first}..{last}"
+        )
     return RawField(path, start + first, shape, dtype, called)
 
 

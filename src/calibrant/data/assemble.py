@@ -100,6 +100,7 @@ def assemble(fields: Found, name: str, split: str, wanted: Wanted) -> Prediction
         columns = [chosen.columns[place] for place in order]
         chosen = chosen._replace(columns=columns, classes=list(map(str, range(len(order)))))
     fields = _arranged(fields, chosen, wanted, called) if isinstance(fields, Fields) else fields
+    percent = percent and not fields[chosen.key].percent
     scores, task = fields[chosen.key], wanted.task or chosen.task or _task(fields, chosen.key, split, wanted)
 
     def find(given: Any, option: str, usual: Iterable[str] = ()) -> Any:
@@ -292,8 +293,7 @@ def _named_by_labels(found: Found, called: str, wanted: Wanted) -> _Choice:
 
     A column that no label names may as well be an age or a loss: it is not a class unless the caller says so.
     """
-    other = {*KNOWN, *wanted.by, str(wanted.labels), str(wanted.weights), str(wanted.cluster)}
-    rest = [name for name in found if name not in other and name.lower() not in ROW_NAMES]
+    rest = [name for name in found if name not in wanted.columns and name.lower() not in ROW_NAMES]
     rest = [name for name in rest if len(found[name].shape) == 1 and found[name].read().dtype.kind in "fiu"]
     words = (str(wanted.labels), *ANY_LABELS)
     label = next((found[word].read() for word in words if word in found), np.empty(0))
@@ -341,9 +341,8 @@ def _arranged(found: Fields, chosen: _Choice, wanted: Wanted, called: str) -> Fi
         if whole := _by_class(ends, keys):
             matrices[key] = whole
     members = [column for group in matrices.values() for column in group]
-    for name in (*KNOWN, *members):
-        if name in found.twice:
-            raise InputError(f"{called} has two columns called {name!r}: rename one of them")
+    for name in wanted.columns.union(members, [chosen.key]).intersection(found.twice):
+        raise InputError(f"{called} has two columns called {name!r}: rename one of them")
     joined = {key: found[first].beside([found[one] for one in rest], key) for key, (first, *rest) in matrices.items()}
     if not chosen.columns:
         joined[chosen.key] = found[chosen.key].numeric()

@@ -137,7 +137,6 @@ class FileBlocks(Blocks):
         # which rows name the data set, and from which the value of a zero is learned
         self._strides = max(1, n_rows // SAMPLED_ROWS), sample_stride(n_rows, predictions.n_classes)
         self._chunks = cut(predictions)
-        self._checked = False
         # some of the rows in order: a stride s, and every s-th of the rows of a block
         self._marked: list[tuple[int, Array]] = []
         self._sample: Rows | None = None
@@ -150,14 +149,10 @@ class FileBlocks(Blocks):
         beta = parameters[0] if parameters else None
         note = f"T {1 / beta:.4f}" if isinstance(beta, float) and beta > 0 else ""
         self.n_passes += 1
-        stage = f"pass {self.n_passes}"
-        sums = self._pass(work, self._chunks_of(rows), stage, note, check=not statistic.shows_bad_values)
-        if not self._checked:
-            if not np.isfinite(sums[: statistic.shows_bad_values]).all():
-                self._settle()
-            self._checked = True
-            if self._chunks[0].log_floor is not None:  # learned in this very pass
-                sums = self._pass(work, self._chunks_of(rows), stage, note)
+        first = not self._marked
+        sums = self._pass(work, self._chunks_of(rows), f"pass {self.n_passes}", note)
+        if first and self._chunks[0].log_floor is not None:  # learned in this very pass
+            sums = self._pass(work, self._chunks_of(rows), f"pass {self.n_passes}", note)
         return sums
 
     def gather(self, columns: Columns, parameters: tuple[Any, ...], rows: Rows) -> Sums:
@@ -234,14 +229,13 @@ class FileBlocks(Blocks):
 
     def _settle(self) -> None:
         """Look at every value in a pass of its own, if no pass has done so yet."""
-        if not self._checked:
+        if not self._marked:
             self._pass(None, self._chunks, "checking")
-            self._checked = True
 
-    def _pass(self, work: Work | None, chunks: list[Chunk], stage: str, note: str = "", *, check: bool = True) -> Sums:
+    def _pass(self, work: Work | None, chunks: list[Chunk], stage: str, note: str = "") -> Sums:
         """One pass; the first one also checks the values and marks rows, and gives the zeros that it meets a value."""
         marks = () if self._marked else {*self._strides}
-        task = partial(_summed, work=work, check=check and not self._checked, marks=marks)
+        task = partial(_summed, work=work, marks=marks)
         marked, n_zero, *sums = self._run(task, chunks, add, stage, note)
         self._marked += marked
         if n_zero and self._chunks[0].log_floor is None:
@@ -251,8 +245,7 @@ class FileBlocks(Blocks):
 
     def _marked_rows(self, stride: int) -> Array:
         """Every stride-th row, as the first pass met them."""
-        if not self._marked:
-            self._settle()
+        self._settle()
         return np.concatenate([rows for own, rows in self._marked if own == stride])
 
     def _chunks_of(self, rows: Rows) -> list[Chunk]:
@@ -284,14 +277,17 @@ class FileBlocks(Blocks):
         return np.memmap(scratch.path, dtype, "w+", shape=shape)
 
 
-def _summed(chunk: Chunk, *, work: Work | None, check: bool, marks: Collection[int]) -> Sums:
-    """Marked rows of one chunk, how many of its rows that count hold a zero, and its sums: all of it adds up."""
+def _summed(chunk: Chunk, *, work: Work | None, marks: Collection[int]) -> Sums:
+    """Marked rows of one chunk, how many of its rows that count hold a zero, and its sums: all of it adds up.
+
+    marks : strides of the rows to be marked in the first pass, which checks the values; none in a later one.
+    """
     sums: Sums = ()
-    for row, logits, labels, weights in chunk.blocks(check=check):
-        with np.errstate(invalid="ignore"):  # values that are not finite yet unchecked show in the sums
+    for row, logits, labels, weights in chunk.blocks(check=bool(marks)):
+        with np.errstate(invalid="ignore"):  # of zeros that have no value yet
             part = () if work is None else work(logits, labels, weights)
         n_zero = 0
-        if check and chunk.log_floor is None:
+        if marks and chunk.log_floor is None:
             infinite = np.isinf(logits).reshape(len(logits), -1).any(axis=1)
             n_zero = int(np.count_nonzero(infinite if weights is None else infinite & (weights > 0)))
         part = ([(stride, logits[-row % stride :: stride].copy()) for stride in marks], n_zero, *part)

@@ -167,7 +167,7 @@ def open_predictions(
     )
     if not isinstance(path, (str, os.PathLike)):
         return from_object(path, wanted)
-    addresses, split, folder = find_files(os.fspath(path).removeprefix("file://"))
+    addresses, split, folder = find_files(path)
     if not folder:
         return open_file(addresses[0], split, wanted)
     if any(not isinstance(given, str | None) for given in (wanted.labels, wanted.weights)):
@@ -221,15 +221,16 @@ def _trouble(numbered: tuple[int, Predictions], *, n_parts: int) -> dict[int, st
 def _alike(first: Predictions, part: Predictions) -> Predictions:
     """A part with the columns of the first in order; an InputError where they differ in what else they hold."""
     part = part.aligned(first.schema, first.name)
-    there = PER_ROW[1:]
-    words = ("task", "kind", "having labels", "groups", *(f"having {word}" for word in there))
-    facts = (
-        (one.task, one.kind, one.has_labels, sorted(one.groups), *(getattr(one, word) is not None for word in there))
+    ours, theirs = (
+        {"task": one.task, "kind": one.kind, "having labels": one.has_labels, "groups": sorted(one.groups)}
+        | {f"having {word}": getattr(one, word) is not None for word in PER_ROW[1:]}
         for one in (first, part)
     )
-    for word, ours, theirs in zip(words, *facts, strict=True):
-        if ours != theirs:
-            raise InputError(f"{first.name} and {part.name} differ in {word}: {str(ours)[:60]} and {str(theirs)[:60]}")
+    for word, own in ours.items():
+        if own != theirs[word]:
+            raise InputError(
+                f"{first.name} and {part.name} differ in {word}: {str(own)[:60]} and {str(theirs[word])[:60]}"
+            )
     return part
 
 
@@ -303,16 +304,14 @@ def open_parts(path: str | os.PathLike[str], **options: Any) -> dict[str, Predic
     >>> sorted(open_parts("cifar10-resnet18"))
     ['test', 'val']
     """
-    (file, *_), split, folder = find_files(os.fspath(path).removeprefix("file://"))
+    (file, *_), split, folder = find_files(path)
     arrays = any(options.get(word) is not None for word in ("labels", "weights"))
     if split or folder or arrays or not isinstance(file, Path) or suffix_of(file) not in HOLDS_PARTS:
         return {"": open_predictions(path, **options)}
     wanted = described(Wanted(**options))
     with naming(file):
-        read = reader_of(file)
-        found = split_names(read(file, wanted))
-        splits = found if found and "" not in found else [""]
-        return {split: assembled(partial(read, file), display_name(file, split), split, wanted) for split in splits}
+        found = split_names(reader_of(file)(file, wanted))
+    return {split: open_file(file, split, wanted) for split in ([""] if "" in found else found or [""])}
 
 
 def _vector(given: Any, what: str) -> Any:
@@ -323,9 +322,7 @@ def _vector(given: Any, what: str) -> Any:
     if file.suffix == ".npy":
         with naming(file):
             return array_field(file).read()
-    address, mark, column = str(given).rpartition("#")
-    if not mark or file.exists():
-        address, column = str(given), ""
+    address, column = _parted(str(given))
     file = Path(address)
     if what == "labels" and suffix_of(file) in READERS and file.is_file():
         with naming(file):
@@ -340,7 +337,9 @@ def from_object(given: Any, wanted: Wanted, name: str = "") -> Predictions:
     if isinstance(given, Predictions):
         return _retold(given, wanted)
     if hasattr(given, PREDICTIONS) and hasattr(given, LABEL_IDS):
-        given = {PREDICTIONS: _first(given.predictions), LABEL_IDS: _first(given.label_ids)}
+        outputs = {PREDICTIONS: given.predictions, LABEL_IDS: given.label_ids}
+        # a trainer may return hidden states behind the logits
+        given = {word: value[0] if isinstance(value, tuple) else value for word, value in outputs.items()}
     pair = isinstance(given, (tuple, list)) and len(given) in (2, 3)
     if pair:  # bare scores are logits
         words = (wanted.word, "labels", "weights")
@@ -397,11 +396,6 @@ def _retold(given: Predictions, wanted: Wanted) -> Predictions:
     return made
 
 
-def _first(value: Any) -> Any:
-    """The first of several outputs: a trainer may return hidden states behind the logits."""
-    return value[0] if isinstance(value, tuple) else value
-
-
 def suffix_of(path: Path) -> str:
     """The suffix that decides the format: `.csv.gz` is one."""
     return next((suffix for suffix in READERS if path.name.lower().endswith(suffix)), path.suffix.lower())
@@ -421,34 +415,42 @@ def embedded_names() -> list[str]:
     return sorted(path.stem for path in EMBEDDED.glob("*.npz"))
 
 
-def find_files(text: str) -> tuple[list[Any], str, str]:
+def find_files(path: str | os.PathLike[str]) -> tuple[list[Any], str, str]:
     """The files behind an address, the part behind `#`, and what messages call a folder or pattern; "" for one file."""
-    if REMOTE.match(text):
-        address, mark, split = text.rpartition("#")
-        if not mark:
-            address, split = text, ""
-        system, path = _system(address)
-        with naming(address, Exception):
-            if PATTERN.search(path):
-                found = system.glob(path)
-            elif system.isdir(path):
-                found = system.ls(path, detail=False)
-            else:
-                return [address], split, ""
-        parts = [system.unstrip_protocol(name) for name in sorted(map(str, found)) if _holds_rows(Path(name))]
-    else:
-        file, split = _locate(text)
-        address = str(file)
-        if file.is_dir():
-            files = list(file.iterdir())
-        elif _is_pattern(address):
-            files = [Path(name) for name in glob.glob(address, recursive=True)]
+    if not os.fspath(path):
+        raise InputError("the path is empty: give a file, a folder or an embedded data set")
+    with naming(path):
+        address, split = _parted(os.fspath(path).removeprefix("file://"))
+        if REMOTE.match(address):
+            system, inner = _system(address)
+            with naming(address, Exception):
+                if not PATTERN.search(inner) and not system.isdir(inner):
+                    return [address], split, ""
+                found = system.glob(inner) if PATTERN.search(inner) else system.ls(inner, detail=False)
+            parts = [system.unstrip_protocol(name) for name in sorted(map(str, found)) if _holds_rows(Path(name))]
         else:
-            return [file], split, ""
-        parts = [path for path in sorted(files, key=str) if _holds_rows(path) and path.is_file()]
+            file = EMBEDDED / f"{address}.npz" if address in embedded_names() else Path(address)
+            file = Path(address) if Path(address).exists() else file
+            file = matrix_path(file) if suffix_of(file) == ".npy" else file
+            if file.is_file():
+                return [file], split, ""
+            if not file.exists() and not PATTERN.search(address):
+                hint = "" if file.suffix else f", and no embedded data set ({', '.join(embedded_names())})"
+                raise InputError(f"{address} does not exist: there is no such file{hint}")
+            if file.exists() and not file.is_dir():
+                raise InputError(f"{address} is neither a file nor a folder")
+            address = str(file)
+            files = file.iterdir() if file.exists() else map(Path, glob.glob(address, recursive=True))
+            parts = [one for one in sorted(files, key=str) if _holds_rows(one) and one.is_file()]
     if not parts:
         raise InputError(f"{address} holds no prediction files ({', '.join(sorted(READERS))})")
     return parts, split, address
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """An address, and what stands behind its `#`; that may be part of the name of a file that is there."""
+    address, mark, part = text.rpartition("#")
+    return (address, part) if mark and not Path(text).exists() else (text, "")
 
 
 def _holds_rows(path: Path) -> bool:
@@ -457,44 +459,13 @@ def _holds_rows(path: Path) -> bool:
     return not hidden and suffix_of(path) in READERS and not (path.suffix == ".npy" and is_companion(path))
 
 
-def _is_pattern(address: str) -> bool:
-    """Does it hold `*`, `?` or `[`, and no file of that very name exists?"""
-    return PATTERN.search(address) is not None and not Path(address).exists()
-
-
-def _locate(text: str) -> tuple[Path, str]:
-    """The local file or folder and the part behind `#`; an InputError if there is no such file."""
-    if not text:
-        raise InputError("the path is empty: give a file, a folder or an embedded data set")
-    with naming(Path(text)):
-        address, mark, split = text.rpartition("#")
-        if not mark or Path(text).exists():
-            address, split = text, ""
-        file = Path(address)
-        if _is_pattern(address):
-            return file, split
-        if not file.exists() and address in embedded_names():
-            file = EMBEDDED / f"{address}.npz"
-        if suffix_of(file) == ".npy":
-            file = matrix_path(file)
-        if not file.exists():
-            hint = "" if file.suffix else f", and no embedded data set ({', '.join(embedded_names())})"
-            raise InputError(f"{address} does not exist: there is no such file{hint}")
-        if not file.is_dir() and not file.is_file():
-            raise InputError(f"{address} is neither a file nor a folder")
-        return file, split
-
-
-def display_name(file: Path, split: str) -> str:
-    """What messages call a file or a part of it: its path, or the name of an embedded data set."""
-    return (file.stem if file.parent == EMBEDDED else str(file)) + (f"#{split}" if split else "")
-
-
 def open_file(address: Any, split: str, wanted: Wanted) -> Predictions:
     """Open one file, local or remote: that is fetched for its header, labels and weights, its values when asked for."""
     if isinstance(address, Path):
         with naming(address):
-            return assembled(partial(reader_of(address), address), display_name(address, split), split, wanted)
+            name = address.stem if address.parent == EMBEDDED else str(address)
+            name += f"#{split}" if split else ""
+            return assembled(partial(reader_of(address), address), name, split, wanted)
     found = _open_fetched(address, split, wanted)
     if isinstance(found.source, ViewSource):
         return found  # rows that are made from others of the file: the local copy is read

@@ -126,6 +126,11 @@ class Wanted:
         """What scores without a name are called: logits, unless the caller says otherwise."""
         return "logits" if self.kind in (None, "logits") else "probabilities"
 
+    @property
+    def columns(self) -> set[str]:
+        """Names of columns that are read for what they are called, or because the caller names them."""
+        return {*KNOWN, *self.by, *map(str, (self.labels, self.weights, self.cluster))}
+
 
 class LabelFile(NamedTuple):
     """Labels in a file of their own: its name as given, its columns, and the one to take, where that was said."""
@@ -461,9 +466,11 @@ class Field(Readable):
 
     fortran : is it column-major? Its rows lie apart then, so that it is read as a whole.
     names : of its columns, where it has some of its own.
+    percent : do its cells say percent, so that they are read as fractions whatever the caller calls them?
     """
 
     fortran: bool = False
+    percent: bool = False
     names: Sequence[str] | None = None
 
     def read(self) -> Array:

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -186,11 +186,13 @@ class TableField(Field):
         self.lists = str(kinds[0]).partition("<")[0].endswith("list")  # of a fixed size, large or not
         self.dtype = np.result_type(*map(_dtype, [kinds[0].value_type] if self.lists else kinds))
         self.shape: tuple[int, ...] = (table.n_rows, len(columns)) if matrix else (table.n_rows,)
-        if self.lists or parsed:
-            head = next((batch.column(0) for _, batch in table.batches(columns, 0, 1)), None)
-            self.lists = self.lists or str(head and head[0]).lstrip().startswith(("[", "tensor(["))
+        first = (batch for _, batch in table.batches(columns, 0, 1))
+        for head in islice(first, self.lists or parsed or matrix):
+            cells = [str(column[0]).strip() for column in head.columns]
+            self.percent = any(cell.endswith("%") for cell in cells)
+            self.lists = self.lists or (parsed and cells[0].startswith(("[", "tensor([")))
             if self.lists:
-                self.shape = (table.n_rows, len(_parsed_lists(head)[0].as_py() or ()) if head is not None else 0)
+                self.shape = (table.n_rows, len(_parsed_lists(head.column(0))[0].as_py() or ()))
         if (matrix or parsed) and self.dtype.kind not in "fiub":
             self.dtype = np.dtype(np.float64)  # texts that must be numbers
 
@@ -257,7 +259,7 @@ class TableField(Field):
 
         if str(column.type) in TEXTS:
             cells = pc.replace_substring(pc.utf8_trim_whitespace(column), self.table.decimal or ".", ".")
-            percent = pc.all(pc.ends_with(cells, "%")).as_py()
+            percent = self.percent and pc.all(pc.ends_with(cells, "%")).as_py()
             try:
                 column = pc.cast(pc.utf8_rtrim(cells, "% ") if percent else cells, pa.float64())
                 column = pc.divide(column, 100.0) if percent else column

@@ -238,14 +238,8 @@ def _write_csv(predictions: Predictions, path: Path) -> None:
     with csv_writer(path, "\t" if ".tsv" in path.suffixes else ",") as writer:
         writer.writerow([*columns, *([one] if predictions.flat else [f"{one}_{name}" for name in names])])
         for chunk in predictions.like(groups=columns).chunks():
-            cells = [column.tolist() for column in chunk.groups.values()]
-            writer.writerows(zip(*cells, *zip(*shown_rows(chunk), strict=True), strict=True))
-
-
-def shown_rows(predictions: Predictions) -> Iterator[list[str]]:
-    """The scores of each row as text."""
-    for chunk in predictions.chunks():
-        yield from chunk.values.reshape(chunk.n, -1).astype(str).tolist()
+            shown = chunk.values.reshape(chunk.n, -1).T.astype(str)
+            writer.writerows(zip(*(column.tolist() for column in (*chunk.groups.values(), *shown)), strict=True))
 
 
 @contextmanager
@@ -263,13 +257,17 @@ def _write_jsonl(predictions: Predictions, path: Path) -> None:
     label = {"pairs": CORRECT, "multilabel": "labels"}.get(predictions.task, "label")
     with path.open("w", encoding="utf-8") as file:
         for chunk in predictions.chunks():
-            # through text: the float64 of a float32 would show digits that it never had
-            columns = {key: chunk.values.astype(str).astype(np.float64), label: chunk._labels, "weight": chunk.weights}
+            columns = {key: _shortest(chunk), label: chunk._labels, "weight": chunk.weights}
             found = {name: column.tolist() for name, column in columns.items() if column is not None}
             if CORRECT in found:
                 found[CORRECT] = list(map(bool, found[CORRECT]))
             for row in zip(*found.values(), strict=True):
                 file.write(json.dumps(dict(zip(found, row, strict=True)), allow_nan=False) + "\n")
+
+
+def _shortest(chunk: Predictions) -> Array:
+    """The values as float64, through text: the float64 of a float32 would show digits that it never had."""
+    return chunk.values.astype(str).astype(np.float64)
 
 
 def rewrite(given: Predictions, calibrated: Predictions, source: Path, target: Path) -> list[Path]:
@@ -278,13 +276,14 @@ def rewrite(given: Predictions, calibrated: Predictions, source: Path, target: P
     A column of scores keeps its name, unless the kind changes and the name says the kind: `logit_cat` becomes
     `probability_cat`. Nothing is written unless both are tables of one format, and `given` has all rows of the source.
     """
-    work = WRITERS.get(suffix_of(source))
-    same = work in REWRITERS and work is WRITERS.get(suffix_of(target)) and source.is_file()
+    work, suffix = WRITERS.get(suffix_of(source)), suffix_of(target)
+    same = work is WRITERS.get(suffix) and suffix in (*TEXT, ".parquet") and source.is_file()
     if not same or not given.score_columns or isinstance(given.source, TakenSource):
         return []
     renamed = {name: _renamed(name, calibrated.kind) for name in given.score_columns}
     with atomic_write(target) as temporary:
-        REWRITERS[work](calibrated, source, temporary, renamed)
+        change = _rewrite_jsonl if suffix in LINES else _rewrite_table
+        change(calibrated, source, temporary, renamed)
     return [target]
 
 
@@ -332,8 +331,8 @@ def _rewrite_table(calibrated: Predictions, source: Path, temporary: Path, renam
 def _rewrite_jsonl(calibrated: Predictions, source: Path, temporary: Path, renamed: dict[str, str]) -> None:
     key, keys = next(iter(renamed)), calibrated.schema.keys
     with temporary.open("w", encoding="utf-8") as file:
-        for row, shown in zip(records(source)[0], shown_rows(calibrated), strict=True):
-            value = list(map(float, shown))
+        scores = (value for chunk in calibrated.chunks() for value in _shortest(chunk).reshape(chunk.n, -1).tolist())
+        for row, value in zip(records(source)[0], scores, strict=True):
             changed = {renamed.get(word, word): item for word, item in row.items()}
             if len(renamed) > 1:  # a key per class
                 changed |= dict(zip(renamed.values(), value, strict=True))
@@ -368,10 +367,3 @@ WRITERS: dict[str, Callable[[Any, Path], Any]] = {
 }
 """Suffix to the function that writes predictions, or all parts where the format holds several, to a path. Formats that
 can run code in other readers are never written."""
-
-REWRITERS: dict[Any, Callable[..., None]] = {
-    _write_csv: _rewrite_table,
-    _write_parquet: _rewrite_table,
-    _write_jsonl: _rewrite_jsonl,
-}
-"""What writes a table to what writes one anew; only within one of them a layout is kept."""
