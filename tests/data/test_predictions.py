@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import arrays
 import calibrant
 from calibrant.core import progress
 from calibrant.core.errors import InputError
-from calibrant.data import Predictions, open_predictions
+from calibrant.data import Predictions, open_predictions, write_predictions
 
 
 def random_set(n: int = 20, k: int = 4, seed: int = 0) -> Predictions:
@@ -152,3 +152,10 @@ def test_embedded_rows_are_in_the_order_that_their_description_says(name):
     assert "`test` are sorted by class" in type(data).__doc__
     assert (np.diff(data.test.labels) >= 0).all()
     assert len(np.unique(data.val.labels[:500])) == data.val.n_classes
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet", ".csv", ".jsonl"])
+def test_label_shares_are_written_and_read_back(tmp_path: Path, suffix: str) -> None:
+    whole = Predictions(logits=2 * np.eye(3), label_shares=[[0.5, 0.5, 0], [0, 1, 0], [0.25, 0.25, 0.5]])
+    write_predictions(whole, tmp_path / f"a{suffix}")
+    np.testing.assert_array_equal(open_predictions(tmp_path / f"a{suffix}").label_shares, whole.label_shares)

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -185,11 +184,15 @@ def _open_all(addresses: list[Any], split: str, wanted: Wanted, name: str, engin
     of 0 rows adds nothing.
     """
     good: dict[int, Predictions] = {}
-    skipped, empty = {}, 0
+    skipped, empty, images = {}, 0, 0
     for number, address in enumerate(addresses):
         try:
             part = open_file(address, split, wanted)
-            good[number] = _alike(next(iter(good.values())), part) if good else part
+            good[number] = part = _alike(next(iter(good.values())), part) if good else part
+            if part.local_clusters and part.clusters is not None:
+                # numbers that only count the images of one file must not meet those of another
+                part.clusters = part.clusters + images
+                images = int(part.clusters.max()) + 1
         except NoRowsError:
             empty += 1
         except InputError as error:
@@ -238,14 +241,13 @@ def _joined(parts: list[Predictions], name: str, skipped: list[str]) -> Predicti
     """The rows of all parts, one after another."""
     if not parts:
         raise InputError(f"{name}: all {len(skipped)} parts are bad; the first: {skipped[0]}")
-    columns = {word: [getattr(part, word) for part in parts] for word in PER_ROW if word != "clusters"}
+    columns = {word: [getattr(part, word) for part in parts] for word in PER_ROW}
     # identifiers may count the rows of one file only
     common = [word for word in parts[0].extras if word not in IDS and all(word in part.extras for part in parts)]
     return parts[0].like(
         whole=False,
         source=PartsSource([part.source for part in parts], name),
-        **{word: None if there[0] is None else np.concatenate(there) for word, there in columns.items()},
-        clusters=_clusters(parts),
+        **{word: None if there[0] is None else _joined_identifiers(there) for word, there in columns.items()},
         groups={word: _joined_identifiers([part.groups[word] for part in parts]) for word in parts[0].groups},
         extras={word: _PartsField([part.extras[word] for part in parts]) for word in common},
         notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
@@ -272,15 +274,6 @@ def _joined_identifiers(columns: list[Array]) -> Array:
     if len(kinds) == 1 or (kinds <= set("fiub") and all(np.nanmax(np.abs(column)) < 2**53 for column in columns)):
         return np.concatenate(columns)
     return np.concatenate([np.array(names)[codes] for codes, names in map(identifiers, columns)])
-
-
-def _clusters(parts: list[Predictions]) -> Array | None:
-    """Clusters of all parts; numbers that only count the images of one file must not meet those of another."""
-    columns = [part.clusters for part in parts if part.clusters is not None]
-    if not all(part.local_clusters for part in parts):
-        return _joined_identifiers(columns) if columns else None
-    firsts = accumulate((int(clusters.max()) + 1 for clusters in columns), initial=0)
-    return np.concatenate([clusters + first for clusters, first in zip(columns, firsts, strict=False)])
 
 
 def described(said: Wanted) -> Wanted:

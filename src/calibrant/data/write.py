@@ -257,7 +257,8 @@ def _write_jsonl(predictions: Predictions, path: Path) -> None:
     label = {"pairs": CORRECT, "multilabel": "labels"}.get(predictions.task, "label")
     with path.open("w", encoding="utf-8") as file:
         for chunk in predictions.chunks():
-            columns = {key: _shortest(chunk), label: chunk._labels, "weight": chunk.weights}
+            columns = {key: _shortest(chunk), label: chunk._labels, LABEL_SHARES: chunk.label_shares}
+            columns["weight"] = chunk.weights
             found = {name: column.tolist() for name, column in columns.items() if column is not None}
             if CORRECT in found:
                 found[CORRECT] = list(map(bool, found[CORRECT]))
