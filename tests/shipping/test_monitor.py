@@ -465,8 +465,7 @@ def test_a_growing_and_a_rotated_log_are_followed(tmp_path):
     assert (watch.n_bad, watch.first_problem[:6]) == (1, "line 2")
     with log.open("a") as file:
         file.write('"correct": false}\n')
-    state, watch = watch.state(), LogFollower(str(log))
-    watch.restore(state)
+    watch = LogFollower.from_json(watch.to_json(), LogFollower(str(log)))
     assert watch.read() == 1
     assert watch.read() == 0
     log.unlink()

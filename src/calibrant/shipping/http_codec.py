@@ -1,18 +1,17 @@
-"""Numbers over HTTP: JSON, npy and Arrow bodies to a matrix, and an answer back; every limit before allocation.
-
-The OpenAPI description of these bodies and of the service's other paths stands at the end.
-"""
+"""Numbers over HTTP: JSON, npy and Arrow bodies to a matrix, and an answer back; every limit before allocation."""
 
 import io
 import math
 import struct
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.resources import files
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
+import calibrant
 from calibrant.core.arrays import Array, Json, check_matrix, check_scores, check_values
 from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.core.schema import KINDS, Schema
@@ -228,77 +227,17 @@ def _flatbuffer_field(data: bytes, place: int, field: int) -> int:
     return table + offset if offset else 0
 
 
-def _list(items: Json) -> Json:
-    return {"type": "array", "items": items}
-
-
-def _object(properties: Json) -> Json:
-    return {"type": "object", "required": list(properties), "properties": properties}
-
-
-BINARY = {"schema": {"type": "string", "format": "binary"}}
-PROBLEM = {
-    "description": "what is wrong, in one line: 400 malformed, 408 too slow, 413 too large, 415, 422 does not fit, 503 "
-    "overloaded",
-    "content": {JSON: {"schema": _object({"error": {"type": "string"}})}},
-}
-CHANCE = {"type": "number", "minimum": 0, "maximum": 1}
-NUMBER = {"type": "number", "minimum": -LARGEST_LOGIT, "maximum": LARGEST_LOGIT}
-ANSWER = {
-    "type": "object",
-    "required": ["confidence", "correct"],
-    "properties": {
-        "confidence": CHANCE,
-        "correct": {"enum": [True, False, 0, 1]},
-        "id": {"type": ["string", "number"]},
-    },
-    "description": "or probabilities (or logits) and label instead of confidence and correct; an id counts once",
-}
-OUTCOMES = _object({"answers": _list(ANSWER)})
-READS = {
-    "/calibrator": "What is served",
-    "/monitor": "What the monitor knows",
-    "/health": "Whether the process answers",
-    "/readyz": "Whether new requests are accepted",
-    "/metrics": "Prometheus figures",
-}
-
-
-def openapi(version: str, wanted: Wanted) -> Json:
-    """The OpenAPI 3.1 document of a service."""
-    example = [1.0] + [0.0] * (wanted.width - 1)  # logits and probabilities of any task
-    chosen: Any = {"type": "integer", "minimum": 0, "maximum": wanted.n_classes - 1}
-    if wanted.task == "multilabel":
-        chosen = _list({**chosen, "maximum": 1})
-    bodies, answers = [], []
-    for kind, number in (("logits", NUMBER), ("probabilities", CHANCE)):
-        row = {**_list(number), "minItems": wanted.width, "maxItems": wanted.width}
-        rows: Json = {kind: {**_list(row), "minItems": 1, "maxItems": wanted.max_rows}}
-        if wanted.grouped:
-            rows["groups"] = _list({"type": ["string", "integer"]})
-        bodies.append({**_object(rows), "additionalProperties": False})
-        answers.append(_object({kind: {"type": "array"}, "predictions": _list(chosen)}))
-    takes: Json = {JSON: {"schema": {"oneOf": bodies}, "example": {wanted.kind: [example]}}, NPY: BINARY, ARROW: BINARY}
-    what = "scores" if wanted.flat else f"logits of {wanted.n_classes} classes"
-    summary = f"{what.capitalize()} or probabilities in, calibrated probabilities out"
-    gives: Json = {JSON: {"schema": {"oneOf": answers}}, NPY: BINARY, ARROW: BINARY}
-    outcomes: Json = {JSON: {"schema": OUTCOMES}, NDJSON: BINARY}
-    posts = {
-        "/calibrate": (summary, takes, gives),
-        "/feedback": ("Outcomes of earlier answers, for the monitor", outcomes, {JSON: {}}),
-    }
-    paths: Json = {}
-    for path, (summary, takes, gives) in posts.items():
-        responses = {"200": {"description": "the answer", "content": gives}, "default": PROBLEM}
-        body = {"required": True, "content": takes}
-        paths[path] = {"post": {"summary": summary, "requestBody": body, "responses": responses}}
-    choice = {"in": "query", "schema": {"type": "string", "enum": list(KINDS)}}
-    paths["/calibrate"]["post"]["parameters"] = [
-        {**choice, "name": "kind", "description": "what npy numbers are [default: as fitted]"},
-        {**choice, "name": "output", "description": "what comes back: probabilities, or calibrated logits"},
-    ]
-    for path, summary in READS.items():
-        answer = {"description": summary, "content": {"text/plain" if path == "/metrics" else JSON: {}}}
-        paths[path] = {"get": {"summary": summary, "responses": {"default": answer}}}
-    about = {"title": "calibrant", "version": version, "description": "Calibrated probabilities from logits."}
-    return {"openapi": "3.1.0", "info": about, "paths": paths}
+def openapi(wanted: Wanted) -> Json:
+    """The OpenAPI 3.1 document of a service: `schemas/openapi.json` with what depends on the calibrator."""
+    document = orjson.loads((files(calibrant) / "schemas" / "openapi.json").read_bytes())
+    document["info"]["version"] = calibrant.__version__
+    body = document["paths"]["/calibrate"]["post"]["requestBody"]["content"][JSON]
+    body["example"] = {wanted.kind: [[1.0] + [0.0] * (wanted.width - 1)]}  # logits and probabilities of any task
+    for kind, form in zip(KINDS, body["schema"]["oneOf"], strict=True):
+        properties = form["properties"]
+        properties[kind]["maxItems"] = wanted.max_rows
+        properties[kind]["items"] |= {"minItems": wanted.width, "maxItems": wanted.width}
+        if not wanted.grouped:
+            del properties["groups"]
+        form["required"] = list(properties)
+    return document

@@ -85,22 +85,19 @@ class Stateful:
 
     STATE: tuple[str, ...] = ()
 
-    def state(self) -> Json:
-        """The attributes as plain values for JSON; arrays as their bytes."""
-        return {name: _plain(getattr(self, name)) for name in self.STATE}
+    def state(self) -> Any:
+        """The attributes by name."""
+        return {name: getattr(self, name) for name in self.STATE}
 
     def restore(self, state: Any) -> None:
-        """Take over what `state` returned, bit for bit; values of another type or size raise an error."""
+        """Take over what became of `state` in JSON, bit for bit; values of another type or size raise an error."""
         for name in self.STATE:
             setattr(self, name, _like(getattr(self, name), state[name], name))
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Stateful):
-        return value.state()
-    if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    return base64.b64encode(value.tobytes()).decode() if isinstance(value, np.ndarray) else value
+    """What JSON can hold of a value; of an array its bytes."""
+    return value.state() if isinstance(value, Stateful) else base64.b64encode(value.tobytes()).decode()
 
 
 def _like(present: Any, found: Any, name: str) -> Any:
@@ -320,7 +317,7 @@ class Kept(Stateful):
 
     def to_json(self) -> str:
         """Settings and state as JSON: `from_json` continues with the same bits."""
-        return json.dumps({"format": STATE_FORMAT, "settings": self.settings, "state": self.state()})
+        return json.dumps({"format": STATE_FORMAT, "settings": self.settings, "state": self}, default=_plain)
 
     @classmethod
     def from_json(cls, text: str, present: Self | None = None) -> Self:
@@ -642,7 +639,7 @@ class GroupMonitor(Kept):
 
     def restore(self, state: Any) -> None:
         """Take over what `state` returned."""
-        for name in state["groups"]:
+        for name in state["groups"]:  # in their order, which decides the shares
             self._group(name)
         super().restore(state)
 

@@ -44,10 +44,6 @@ RENAMED = {"power": "pow", "invert": "logical_not", "bitwise_and": "logical_and"
 """Operators that the array API, or ONNX for truth values, calls otherwise than numpy."""
 
 
-class MissingFormError(InputError, AttributeError):
-    """A map uses a function that has no ONNX form here."""
-
-
 class OnnxArray(NDArrayOperatorsMixin):
     """A tensor of the graph with its value in the probe, or a constant that may not be in the graph yet."""
 
@@ -69,7 +65,7 @@ class OnnxArray(NDArrayOperatorsMixin):
 
     @property
     def T(self) -> OnnxArray:  # noqa: N802 (the array API's name)
-        """The transposed matrix."""
+        """The transposed matrix; of constants only."""
         return self.space.matrix_transpose(self)
 
     def __getitem__(self, index: Any) -> OnnxArray:
@@ -90,7 +86,7 @@ class OnnxSpace(Space):
     clash. All numbers have the graph's precision, so that `float64` and `float32` both mean it.
     """
 
-    inf, pi, newaxis = float("inf"), float(np.pi), None
+    inf = float("inf")
     int64, bool = np.dtype(np.int64), np.dtype(np.bool_)
 
     def __init__(self, *, opset: int, precision: str, prefix: str = "calibrant") -> None:
@@ -139,10 +135,17 @@ class OnnxSpace(Space):
             return partial(self._along_axis, name)
         if name in OF_ROWS:
             return partial(self.write, np.exp, OF_ROWS[name], axis=-1)
-        raise MissingFormError(
-            f"a method's map uses xp.{name}, which has no ONNX form here: "
-            "write it with arithmetic, exp, log, where, max, sum, argmax, matmul, take and comparisons"
-        )
+        return partial(self._carry_out, name)
+
+    def _carry_out(self, name: str, *arguments: Any, **options: Any) -> OnnxArray:
+        """Any function of the array API, of constants only."""
+        given = [one if isinstance(one, OnnxArray) else OnnxArray(self, one) for one in arguments]
+        if not all(one.fixed for one in given):
+            raise InputError(
+                f"a method's map uses xp.{name}, which has no ONNX form here: "
+                "write it with arithmetic, exp, log, where, max, sum, argmax, matmul, take and comparisons"
+            )
+        return self.asarray(getattr(plain, name)(*(one.value for one in given), **options))
 
     def write(self, function: Any, operator: str, *arrays: OnnxArray, more: Any = (), **attributes: Any) -> OnnxArray:
         """function(*values), and the operator that computes it; `more` holds its further inputs, all constant."""
@@ -204,20 +207,6 @@ class OnnxSpace(Space):
     def log1p(self, x: Any) -> OnnxArray:
         """log(1 + x); ONNX has no operator of its own."""
         return self.log(1.0 + x)
-
-    def matrix_transpose(self, x: OnnxArray) -> OnnxArray:
-        """The transposed matrix."""
-        return self.write(lambda value: np.swapaxes(value, -1, -2), "Transpose", x, perm=[1, 0])
-
-    def arange(self, *limits: Any, dtype: Any = None) -> OnnxArray:
-        """A constant 0, 1, 2 …"""
-        return self.asarray(np.arange(*limits, dtype=dtype))
-
-    def reshape(self, x: OnnxArray, shape: tuple[int, ...]) -> OnnxArray:
-        """A constant in another shape."""
-        if not x.fixed:
-            raise InputError("a method's map uses xp.reshape on the logits, which has no ONNX form here")
-        return OnnxArray(self, x.value.reshape(shape))
 
     def full_like(self, x: OnnxArray, value: float) -> OnnxArray:
         """A number that broadcasts to the shape of x."""

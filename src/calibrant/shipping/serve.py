@@ -12,12 +12,12 @@ import socket
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from logging.handlers import QueueHandler, QueueListener
-from queue import SimpleQueue
 from typing import Any, ClassVar, TextIO
 
+from calibrant.core.arrays import Json
 from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.shipping.artifact import Artifact, PathName
 from calibrant.shipping.feed import FeedbackDesk
@@ -39,48 +39,40 @@ GATHER_SECONDS = 0.05
 """Lines are written together: waking the thread for each would cost more than the request itself."""
 
 
-class _Waiting(QueueHandler):
-    """Hands records to the writing thread; where too many wait, the next line that fits says how many were lost."""
+class _JsonLines(logging.Handler):
+    """Records as lines of JSON; where too many wait to be written, the next one that fits says how many were lost."""
 
-    queue: Any
-    n_dropped = 0
+    def __init__(self, stream: TextIO | None) -> None:
+        super().__init__()
+        self.stream, self.stopping = stream, threading.Event()
+        self.lines = deque[bytes]()
+        self.n_dropped = 0
 
-    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
-        """As it is: a copy and a first formatting are for other processes."""
-        return record
-
-    def enqueue(self, record: logging.LogRecord) -> None:
-        if self.queue.qsize() >= MAX_WAITING:
+    def emit(self, record: logging.LogRecord) -> None:
+        """Time, level and event, then the fields of the record, as one JSON object."""
+        if len(self.lines) >= MAX_WAITING:
             self.n_dropped += 1
             return
-        if self.n_dropped:
-            vars(record).setdefault("fields", {})["lines_dropped"], self.n_dropped = self.n_dropped, 0
-        self.queue.put_nowait(record)
-
-
-class _Writer(QueueListener):
-    """Writes records by itself: at exit logging would wait for a handler whose reader has stopped for good."""
-
-    queue: Any
-    stream: TextIO | None = None
-
-    def dequeue(self, block: bool) -> logging.LogRecord:
-        if self.queue.empty():
-            time.sleep(GATHER_SECONDS)
-        return self.queue.get(block)
-
-    def handle(self, record: logging.LogRecord) -> None:
-        """Write time, level and event, then the fields of the record, as one JSON object."""
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
-        about = {"time": stamp, "level": record.levelname.lower(), "event": record.getMessage()}
-        line = orjson.dumps({**about, **vars(record).get("fields", {})}, option=orjson.OPT_APPEND_NEWLINE)
-        with contextlib.suppress(OSError, ValueError):  # without a reader the service goes on
-            if self.stream is None:
-                # past the buffer of sys.stderr, whose lock Python waits for at exit
-                os.write(sys.stderr.fileno(), line)
-            else:
-                self.stream.write(line.decode())
-                self.stream.flush()
+        about: Json = {"time": stamp, "level": record.levelname.lower(), "event": record.getMessage()}
+        about |= vars(record).get("fields", {})
+        if self.n_dropped:
+            about["lines_dropped"], self.n_dropped = self.n_dropped, 0
+        self.lines.append(orjson.dumps(about, option=orjson.OPT_APPEND_NEWLINE))
+
+    def write(self) -> None:
+        """Write what waits, again and again until the end."""
+        last = False
+        while not last:
+            last = self.stopping.wait(GATHER_SECONDS)
+            text = b"".join(self.lines.popleft() for _ in range(len(self.lines)))
+            with contextlib.suppress(OSError, ValueError):  # without a reader the service goes on
+                if self.stream is not None:
+                    self.stream.write(text.decode())
+                    self.stream.flush()
+                    continue
+                while text:  # past the buffer of sys.stderr, whose lock Python waits for at exit
+                    text = text[os.write(sys.stderr.fileno(), text) :]
 
 
 @contextlib.contextmanager
@@ -89,22 +81,20 @@ def json_log(stream: TextIO | None = None, *, access: bool = True) -> Iterator[N
 
     A reader that stops reading costs log lines, never requests.
     """
-    writer = _Writer(SimpleQueue())
-    writer.stream = stream
-    waiting = _Waiting(writer.queue)
-    EVENTS.addHandler(waiting)
+    lines = _JsonLines(stream)
+    EVENTS.addHandler(lines)
     EVENTS.setLevel(logging.INFO)
     EVENTS.propagate = False
     ACCESS.setLevel(logging.INFO if access else logging.WARNING)
-    writer.start()
+    writing = threading.Thread(target=lines.write, daemon=True)  # the reader may have stopped for good
+    writing.start()
     try:
         yield
     finally:
-        EVENTS.removeHandler(waiting)
+        EVENTS.removeHandler(lines)
         EVENTS.propagate = True
-        stopping = threading.Thread(target=writer.stop, daemon=True)  # the reader may have stopped for good
-        stopping.start()
-        stopping.join(timeout=2)
+        lines.stopping.set()
+        writing.join(timeout=2)
 
 
 class _Guard(HttpToolsProtocol):
@@ -163,10 +153,6 @@ class _Guard(HttpToolsProtocol):
         super().pause_writing()
         self._settle()
 
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self._settle()
-
     def _settle(self) -> None:
         """Who has to act after a whole request: its client, who must read or send another one, or the service."""
         if self.stage in ("headers", "body"):
@@ -202,7 +188,7 @@ class _Guard(HttpToolsProtocol):
         """Give up every connection whose deadline has passed; called ten times per second."""
         for one, since in [*cls.waiting.items()]:
             if one.stage == "read" and one.transport.get_write_buffer_size() < one.unread:
-                one._settle()  # its client reads slowly: the deadline begins anew
+                one._settle()  # its client reads, or has read: the deadline begins anew
             elif one.loop.time() - since > one.seconds:
                 one.give_up(one.stage, b"408 Request Timeout" if one.stage == "headers" else b"")
 

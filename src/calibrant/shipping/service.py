@@ -247,9 +247,7 @@ class ArtifactFile:
         return about.st_ino, about.st_mtime_ns, about.st_size
 
 
-def create_app(
-    artifact: Artifact | ArtifactFile, limits: Limits | None = None, *, feedback: FeedbackDesk | None = None
-) -> Service:
+class Service:
     """The ASGI application that serves one artifact; run it with uvicorn or any other ASGI server.
 
     Requests are logged by the logger `calibrant.service.access`, everything else by `calibrant.service`.
@@ -260,21 +258,18 @@ def create_app(
     limits : what one request may ask for.
     feedback : where outcomes go; a monitor of its own by default.
     """
-    return Service(artifact, limits or Limits(), feedback)
-
-
-class Service:
-    """The endpoints, bound to one artifact and one monitor, and the application that routes to them."""
 
     hosts: re.Pattern[str] | None = None
     """What the header Host may say, if anything but this is refused."""
 
-    def __init__(self, artifact: Artifact | ArtifactFile, limits: Limits, feedback: FeedbackDesk | None) -> None:
+    def __init__(
+        self, artifact: Artifact | ArtifactFile, limits: Limits | None = None, *, feedback: FeedbackDesk | None = None
+    ) -> None:
         self._file = artifact if isinstance(artifact, ArtifactFile) else None
         self.served = artifact.load() if isinstance(artifact, ArtifactFile) else Served.of(artifact)
         self.desk = desk = feedback or FeedbackDesk(artifact=self.served.digest)
         desk.schema = self.served.schema
-        self.limits, self.stopping = limits, False
+        self.limits, self.stopping = limits or Limits(), False
         if desk.artifact != self.served.digest:  # the file has changed meanwhile
             desk.renew(self.served.digest)
         # glibc returns freed memory to the system beyond a threshold that follows the largest array freed so far;
@@ -370,25 +365,22 @@ class Service:
         check_kind(kind)
         check_kind(output)
 
-        def answer(logits: Array, groups: Any, found: Any = None) -> tuple[bytes, int, int]:
-            """The answer, its rows, and how many of them were calibrated without their group."""
+        def answer(logits: Array, groups: Any, found: Any = None) -> Response:
             values, predictions, pooled = found or served.answer(logits, output, groups, pool)
-            return encode(values, answer_type, predictions, output), len(logits), pooled
+            self._rows.inc(len(logits))
+            request.scope["calibrant"]["rows"] = len(logits)
+            headers = {"x-calibrant-artifact": served.digest}
+            if served.groups is not None:
+                headers["x-calibrant-pooled"] = str(pooled)
+            return Response(encode(values, answer_type, predictions, output), media_type=answer_type, headers=headers)
 
         async with self._body(request) as body:
             decode = partial(decode_rows, body, content_type, served.wanted(self.limits.rows), kind)
-            if len(body) < INLINE_BYTES:
-                logits, groups = decode()
-                found = await self._together(served, output, logits) if served.groups is None else None
-                content, rows, pooled = answer(logits, groups, found)
-            else:
-                content, rows, pooled = await self._in_thread(lambda: answer(*decode()))
-        self._rows.inc(rows)
-        request.scope["calibrant"]["rows"] = rows
-        headers = {"x-calibrant-artifact": served.digest}
-        if served.groups is not None:
-            headers["x-calibrant-pooled"] = str(pooled)
-        return Response(content, media_type=answer_type, headers=headers)
+            if len(body) >= INLINE_BYTES:
+                return await self._in_thread(lambda: answer(*decode()))
+            logits, groups = decode()
+            found = await self._together(served, output, logits) if served.groups is None else None
+            return answer(logits, groups, found)
 
     def _together(self, served: Served, output: str, logits: Array) -> asyncio.Future[Any]:
         """What `Served.answer` gives; small requests that arrive at the same time are computed in one call.
@@ -424,9 +416,9 @@ class Service:
             EVENTS.warning("calibration alarm", extra={"fields": {"n": taken["n"]}})
         return JSONResponse(taken)
 
-    async def monitor(self, _request: Request) -> Response:
-        """GET /monitor."""
-        return JSONResponse(await self._in_thread(self.desk.report))
+    def monitor(self, _request: Request) -> Response:
+        """GET /monitor; Starlette calls it in a thread, since it may take long."""
+        return JSONResponse(self.desk.report())
 
     async def ready(self, _request: Request) -> Response:
         """GET /readyz: new requests are accepted."""
@@ -438,14 +430,14 @@ class Service:
         """GET /calibrator."""
         return JSONResponse(self.served.about())
 
-    async def figures(self, request: Request) -> Response:
-        """GET /metrics, in the format that the scraper accepts."""
+    def figures(self, request: Request) -> Response:
+        """GET /metrics, in the format that the scraper accepts; in a thread too."""
         encoder, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(await self._in_thread(partial(encoder, self.registry)), media_type=content_type)
+        return Response(encoder(self.registry), media_type=content_type)
 
     async def description(self, _request: Request) -> Response:
         """GET /openapi.json."""
-        return JSONResponse(openapi(calibrant.__version__, self.served.wanted(self.limits.rows)))
+        return JSONResponse(openapi(self.served.wanted(self.limits.rows)))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -522,8 +514,7 @@ class Service:
         too_large = partial(
             HTTPException, 413, f"the body is too large, at most {limit} bytes are taken: split the batch"
         )
-        claimed = request.headers.get("content-length", "")
-        if claimed.isdigit() and int(claimed[:20]) > limit:
+        if int(request.headers.get("content-length", 0)) > limit:
             raise too_large()
         parts: list[bytes] = []
         try:
@@ -552,6 +543,9 @@ class Service:
             self._n_bytes -= held
 
 
+create_app = Service
+
+
 def _content_type(request: Request, served: tuple[str, ...]) -> str:
     found = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if found not in served:
@@ -563,9 +557,7 @@ def _records(body: bytes, kind: str, limit: int) -> list[Any]:
     """The answers of a feedback body: one object, {"answers": […]}, or one object per line."""
     # before anything is built: an answer is an object in a line or in a list
     lines = kind == NDJSON
-    check_signs(
-        body, {b"{": limit, b"\n": limit} if lines else {b"{": limit + 1, b"[": 2 * limit + 1}, f"{limit} answers"
-    )
+    check_signs(body, {b"{": limit + (not lines), b"\n" if lines else b"[": 2 * limit + 1}, f"{limit} answers")
     if lines:
         return [parse_record(line) for line in body.split(b"\n") if line.strip()]
     document = parse_json(body)
