@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,10 +36,9 @@ from calibrant.evaluation.groups import (
     make_grouping,
     sampled,
 )
-from calibrant.evaluation.paired import paired_difference, paired_draws
 from calibrant.evaluation.rendering import figure
 from calibrant.evaluation.results import SHARED_ROWS, Comparison, MethodRow
-from calibrant.evaluation.scan import flattened, top_columns
+from calibrant.evaluation.scan import flattened, scan_predictions
 from calibrant.evaluation.scoring import Chosen, chosen_metrics, score, zero_notes
 from calibrant.evaluation.table import Figures, Json
 from calibrant.metrics.record import facts, known_name, sign
@@ -135,12 +136,15 @@ def compare(
     groups = (None, None) if by is None or test.task == "multilabel" else common_groups(val, test, by)
     chosen = resolve_methods(methods, val.task, val.n_classes, grouped=groups[0] is not None)
     clusters = clusters_by(seen, cluster)
-    asked: Json = {"resamples": draw(seen.n, resamples, seed, clusters), "engine": engine, "metrics": measured}
+    drawn = draw(seen.n, resamples, seed, clusters)
     shared: Json = {"weights": seen.weights, "clusters": clusters, "n_bins": n_bins}
     mapped = val.kind == "logits" and val.source.whole() is not None
     # a large file is read chunk by chunk by every fit
     small = mapped or val.n * val.n_classes * val.dtype.itemsize <= SPILL_BYTES
-    fit_rows, before = val.rows() if small else None, top_columns(test, engine)
+    fit_rows = val.rows() if small else None
+    scan = partial(scan_predictions, drawn=drawn, n_bins=n_bins, engine=engine)
+    as_given = scan(test)
+    before = as_given.columns()
     found: list[MethodRow] = []
     for name, calibrator in progress.each("comparing methods", chosen):
         started = time.perf_counter()
@@ -151,10 +155,13 @@ def compare(
                 seconds, n_parameters = time.perf_counter() - started, int(fitted.n_parameters_)
                 codes = fitted.group_codes(groups[1], test.n) if isinstance(fitted, GroupedCalibrator) else None
             with said() as also:
-                shown, applied = test, None if raw else fitted
-                if FOLD in test.groups and not raw:
-                    shown, applied, codes = _cross_fitted(calibrator, val, test, groups, engine), None, None
-                figures, draws, columns, classes = score(applied, shown, n_bins=n_bins, codes=codes, **asked)
+                if raw:
+                    rows = as_given
+                elif FOLD in test.groups:
+                    rows = scan(_cross_fitted(calibrator, val, test, groups, engine))
+                else:
+                    rows = scan(test, calibrator=fitted, codes=codes)
+                figures, draws, columns, classes = score(rows, drawn, measured, n_bins)
         except Exception as error:
             reason = " ".join(f"{error}".split()) or type(error).__name__
             found.append(MethodRow(name, error=reason, fit_seconds=time.perf_counter() - started))
@@ -211,6 +218,9 @@ def _opened(val: Any, test: Any, told: Json, by: Any, cluster: Any, **how: Any) 
         if how["cv"] is not None or how["split"] is not None:
             raise InputError("cv and split divide one set of rows, but there are two, val and test")
         test = as_predictions(test, "test", **told)
+        if isinstance(cluster, str):
+            with suppress(InputError):  # the rows to fit on may have no such column
+                val, _ = carried(val, None, cluster)
     if val.task != test.task:
         raise InputError(f"val is a {val.task} task, but test is {test.task}: give task=")
     for rows, word in ((val, "val"), (test, "test")):
@@ -258,8 +268,10 @@ def _fitted(calibrator: Any, val: Predictions, rows: Any, groups: Any, engine: s
     if not grouped and (rows is None or val.spread):
         return calibrator.fit(val, engine=engine)
     rows = val.rows() if rows is None else rows
-    calibrator.fit(rows.logits, rows.labels, sample_weight=rows.weights, **({"groups": groups} if grouped else {}))
-    return calibrator
+    options = {"groups": groups} if grouped else {}
+    if val.clusters is not None and isinstance(calibrator, Calibrator):
+        options["clusters"] = val.clusters  # rows of one cluster share a fold
+    return calibrator.fit(rows.logits, rows.labels, sample_weight=rows.weights, **options)
 
 
 def _cross_fitted(
@@ -285,19 +297,17 @@ def judged(comparison: Comparison) -> Comparison:
     orders = {metric: comparison.ranking(metric) or done for metric in comparison.metric_names}
     best, second, *_ = [*orders.get(comparison.criterion, []), None, None]
 
-    def p_beats(challenger: str, best: str, metric: str) -> float:
-        """Share of resamples in which the challenger is better; equal figures count half."""
-        difference = sign(metric) * paired_draws(rows[challenger], rows[best], metric)
-        # what differs by rounding only is equal
-        slack = 1e-9 * max(abs(rows[best].metrics[metric].value), 1e-9)
-        return float((difference < -slack).mean() + 0.5 * (np.abs(difference) <= slack).mean())
-
     for method in done:
-        beats = {metric: p_beats(method, order[0], metric) for metric, order in orders.items()}
+        row, beats = rows[method], {}
+        for metric, (first, *_) in orders.items():
+            # the share of resamples in which the method is better; what differs by rounding only counts half
+            gap = sign(metric) * row.draws_minus(rows[first], metric)
+            slack = 1e-9 * max(abs(rows[first].metrics[metric].value), 1e-9)
+            beats[metric] = float((gap < -slack).mean() + 0.5 * (np.abs(gap) <= slack).mean())
         ties = tuple(one for one, order in orders.items() if order[0] == method or beats[one] > TIE_TAIL)
         chance, tied = beats[comparison.criterion], comparison.criterion in ties
-        difference = Figures() if method == best else paired_difference(rows[method], rows[best])
-        rows[method] = replace(rows[method], p_beats_best=chance, ties_best=tied, ties=ties, difference=difference)
+        difference = Figures() if method == best else row.minus(rows[best])
+        rows[method] = replace(row, p_beats_best=chance, ties_best=tied, ties=ties, difference=difference)
     ranked = replace(comparison, rows=tuple(rows.values()), best=best, second=second)
     shipped, base = (rows.get(name or "", MethodRow("")) for name in (ranked.recommended, "none"))
     if shipped.groups is not None and base.groups is not None:

@@ -347,13 +347,14 @@ def _measure_labels(
 ) -> Measurement:
     """All labels together, and each by itself; `options` are further ones of `measure`."""
     together = measure(flattened(predictions), by=by, cluster=cluster, decompose=False, **options)
-    seed, clusters = options["seed"], cluster[:: predictions.n_classes]  # of a row, not of its labels
+    seed, n_bins, clusters = options["seed"], options["n_bins"], cluster[:: predictions.n_classes]  # one per row
+    metrics = chosen_metrics(None, "binary", compared=True)
     drawn = draw(predictions.n, min(options["resamples"], LABEL_RESAMPLES), seed)
     found = []
     names = predictions.class_names or range(predictions.n_classes)
     for name, scores, labels in zip(names, predictions.values.T, predictions.labels.T, strict=True):
         own = Predictions(scores, labels, kind=predictions.kind, task="binary", weights=predictions.weights)
-        figures, *_ = score(None, own, resamples=drawn, n_bins=options["n_bins"])
+        figures, *_ = score(scan_predictions(own, drawn, n_bins=n_bins), drawn, metrics, n_bins)
         figures.pop("sce", None)  # the same as the ECE where there is one probability
         found.append(LabelFigures(str(name), int(labels.sum()), figures))
     loss = None if together.verdict == TOO_FEW else mendable(predictions, clusters, seed, decompose)

@@ -139,22 +139,12 @@ def column_rows(
     return ScannedRows(finite_log_odds(scores), labels, weights, True, task, level=ALL, found=columns, draws=draws)
 
 
-def top_columns(predictions: Predictions, engine: str | Engine = "local") -> RowColumns:
-    """Confidence, prediction and correctness of every row, from a pass that also checks every value."""
-    parts, _ = add_up(_top, predictions, engine, "")
-    return RowColumns(*map(np.concatenate, zip(*parts, strict=True)))
-
-
-def _top(chunk: Chunk) -> tuple[list[RowColumns], int]:
-    return [rows.found for rows, _ in _blocks(chunk, columns="top")], chunk.n
-
-
 def _blocks(
-    chunk: Chunk, calibrator: Any = None, codes: Array | None = None, columns: str = ""
+    chunk: Chunk, calibrator: Any, codes: Array | None, *, checked: bool = False
 ) -> Iterator[tuple[Checked, int]]:
     """The rows of a chunk in memory, and the number of the first among all rows; of many labels, each is a row.
 
-    columns : those that are found, and values checked, on the way.
+    checked : values are checked, and all columns found, on the way.
     """
     row = chunk.first_row
     for part in chunk.parts():
@@ -171,10 +161,10 @@ def _blocks(
         rows = Checked(values, seen.labels, seen.weights, from_logits, seen.task, seen.n_classes)
         name, first_row = chunk.predictions.called(row - chunk.first_row)
         with chunk.naming():
-            if columns and rows.flat:
+            if checked and rows.flat:
                 check_score_values(values, from_logits=from_logits, name=name, first_row=first_row)
-            if columns:
-                rows.columns(columns, name=name, first_row=first_row)
+            if checked:
+                rows.columns("all", name=name, first_row=first_row)
         yield rows, row * (seen.n // part.n)
         row += part.n
 
@@ -184,7 +174,7 @@ def _scanned(
 ) -> tuple[list[RowColumns], Any, list[Array], int]:
     """Columns of the rows, sums by class, probabilities of the wanted rows, number of rows."""
     found, kept, sums = [], [], []
-    for rows, first in _blocks(chunk, calibrator, codes, "all"):
+    for rows, first in _blocks(chunk, calibrator, codes, checked=True):
         found.append(rows.found)
         sums.append(class_width_bins(rows, n_bins))
         inside = wanted[np.searchsorted(wanted, first) : np.searchsorted(wanted, first + len(rows.labels))] - first

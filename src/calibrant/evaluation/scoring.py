@@ -11,13 +11,11 @@ from calibrant.core.bins import over, under, width_index
 from calibrant.core.errors import InputError
 from calibrant.core.threads import one_blas_thread
 from calibrant.core.zeros import cost_of_zero
-from calibrant.data import Predictions
-from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples
 from calibrant.evaluation.consistency import cluster_sums, noise_floor
 from calibrant.evaluation.intervals import Intervals
 from calibrant.evaluation.results import ClassProfile
-from calibrant.evaluation.scan import ScannedRows, scan_predictions
+from calibrant.evaluation.scan import ScannedRows
 from calibrant.evaluation.table import Estimate, Figures
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.classwise import class_sums
@@ -96,22 +94,13 @@ def estimated(
 
 @one_blas_thread()  # hundreds of thin products: the waits of a second thread cost ten times the work
 def score(
-    calibrator: Any,
-    test: Predictions,
-    *,
-    resamples: Resamples,
-    n_bins: int,
-    engine: str | Engine = "local",
-    metrics: Sequence[Metric] | None = None,
-    codes: Array | None = None,
+    rows: ScannedRows, drawn: Resamples, metrics: Sequence[Metric], n_bins: int
 ) -> tuple[Figures, dict[str, Array], RowColumns, ClassProfile]:
-    """Figures of a fitted calibrator on test predictions, from one pass over them; `codes` as in `scan_predictions`.
+    """Figures of the rows under one method, in the order of a comparison.
 
     With the figures come the draws (R,) of each for paired comparisons, and what is known of every row and class.
     """
-    rows = scan_predictions(test, resamples, n_bins=n_bins, calibrator=calibrator, codes=codes, engine=engine)
-    metrics = chosen_metrics(None, rows.task, compared=True) if metrics is None else metrics
-    figures, draws, _ = estimated(metrics, rows, resamples, n_bins, paired=True)
+    figures, draws, _ = estimated(metrics, rows, drawn, n_bins, paired=True)
     places = {figure.name: figure.compared or len(figures) for one in metrics for figure in one.figures}
     figures = Figures(sorted(figures.items(), key=lambda item: places[item[0]]))
     columns = rows.columns()
