@@ -293,7 +293,8 @@ def test_confidences_and_correctness_are_rows_too(name):
 
 
 def chunk(values, labels, weights, kind="probabilities"):
-    return SimpleNamespace(values=values, labels=labels, weights=weights, kind=kind)
+    rows = {"values": values, "labels": labels, "weights": weights}
+    return SimpleNamespace(**rows, kind=kind, task="multiclass", flat=False)
 
 
 @pytest.mark.parametrize("name", ADDITIVE_NAMES)

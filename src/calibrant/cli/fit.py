@@ -14,7 +14,6 @@ from calibrant.core.atomic import check_target
 from calibrant.core.errors import InputError
 from calibrant.data import Predictions
 from calibrant.engines.engine import opened
-from calibrant.evaluation.scan import flattened
 from calibrant.metrics import stream
 from calibrant.shipping.apply import calibrate_predictions
 
@@ -115,7 +114,7 @@ def _fit_and_save(calibrator: Any, predictions: Predictions, output: str, engine
     rows = predictions.expanded()
     names = FIGURES if task == "multiclass" else FIGURES[:-1]
     both = {"before": rows, "after": calibrate_predictions(calibrator, rows)}
-    figures: Any = {when: stream(flattened(one), names, engine=engine) for when, one in both.items()}
+    figures: Any = {when: stream(one, names, engine=engine) for when, one in both.items()}
     cal.save(calibrator, output, class_names=predictions.class_names, source=predictions.name, **figures)
     return {
         "class": kind,

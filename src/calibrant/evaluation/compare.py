@@ -38,9 +38,10 @@ from calibrant.evaluation.groups import (
 )
 from calibrant.evaluation.rendering import figure
 from calibrant.evaluation.results import SHARED_ROWS, Comparison, MethodRow
-from calibrant.evaluation.scan import flattened, scan_predictions
+from calibrant.evaluation.scan import scan_predictions
 from calibrant.evaluation.scoring import Chosen, chosen_metrics, score, zero_notes
 from calibrant.evaluation.table import Figures, Json
+from calibrant.metrics.chunks import flattened
 from calibrant.metrics.record import facts, known_name, sign
 from calibrant.metrics.selective import rank_changes
 

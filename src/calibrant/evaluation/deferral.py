@@ -12,6 +12,7 @@ from calibrant.core.schema import identifiers
 from calibrant.evaluation.bootstrap import clopper_pearson
 from calibrant.evaluation.consistency import design_effect, row_mass
 from calibrant.evaluation.results import Comparison
+from calibrant.metrics.inputs import check_binary
 from calibrant.metrics.selective import RiskCoverage, risk_coverage
 
 CANDIDATES = 100
@@ -63,14 +64,8 @@ def risk_coverage_curve(confidence: Any, correct: Any, weights: Any = None) -> R
     >>> curve.coverage.tolist(), [round(risk, 3) for risk in curve.risk.tolist()]
     ([0.25, 0.5, 0.75, 1.0], [0.0, 0.0, 0.333, 0.25])
     """
-    confidence, correct = np.asarray(confidence), np.asarray(correct)
-    paired = confidence.ndim == 1 and confidence.shape == correct.shape and len(confidence) > 0
-    if not (paired and np.isfinite(confidence).all() and np.isin(correct, (0, 1)).all()):
-        raise InputError(
-            f"confidence has shape {confidence.shape} and correct {correct.shape}: give two columns of the same "
-            "length, at least 1 row, with a finite confidence and 1 or 0 (true or false) in every row"
-        )
-    return risk_coverage(confidence, correct.astype(np.int64), sample_weight=weights)
+    rows: Any = check_binary(confidence, correct, weights, from_logits=False)
+    return risk_coverage(rows, ())
 
 
 def kept_worth(confidence: Any, correct: Any, weights: Any, clusters: Any) -> tuple[RiskCoverage, Array]:

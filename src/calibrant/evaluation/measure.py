@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from calibrant.core import progress
-from calibrant.core.arrays import Array, check_counts
+from calibrant.core.arrays import check_counts
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import said
 from calibrant.data import Predictions, as_predictions
@@ -34,7 +34,7 @@ from calibrant.evaluation.groups import (
     sampled,
 )
 from calibrant.evaluation.results import MAIN, ClassProfile, about
-from calibrant.evaluation.scan import flattened, scan_predictions
+from calibrant.evaluation.scan import scan_predictions
 from calibrant.evaluation.scoring import (
     Chosen,
     chosen_metrics,
@@ -56,6 +56,7 @@ from calibrant.evaluation.table import (
     metric_columns,
     plain,
 )
+from calibrant.metrics.chunks import flattened
 from calibrant.metrics.classwise import class_sums
 from calibrant.metrics.record import facts
 from calibrant.metrics.reliability import Reliability
@@ -261,14 +262,12 @@ def measure(
     predictions.refuse_probabilities()
     check_counts(predictions.weights, "weights")
     predictions, by, cluster, weighed = sampled(predictions, by, cluster, weights_are)
-    if predictions.task == "multilabel":
-        options = {"n_bins": n_bins, "resamples": resamples, "seed": seed, "engine": engine, "metrics": metrics}
-        return replace(_measure_labels(predictions, by, cluster, decompose, options), weighed=weighed)
     given, predictions = predictions, predictions.expanded()
-    weights = predictions.weights
-    clusters = clusters_by(predictions, cluster)
-    drawn = draw(predictions.n, resamples, seed, clusters)
-    chosen = chosen_metrics(metrics, predictions.task)
+    seen = flattened(predictions)
+    weights = seen.weights
+    clusters = clusters_by(seen, cluster)
+    drawn = draw(seen.n, resamples, seed, clusters)
+    chosen = chosen_metrics(metrics, seen.task)
     rows = scan_predictions(predictions, drawn, n_bins=n_bins, engine=engine)
     columns = rows.columns()
     progress.step("intervals", 0, 3)
@@ -280,24 +279,28 @@ def measure(
     floor = consistency_test(confidence, correct, clusters=clusters, **shared)
     if not rows.flat:
         floor = replace(floor, p_value=min(1.0, floor.p_value / (1 - CLASS_SHARE)))
-    groups = column_groups(columns, predictions, by, clusters=clusters, resamples=resamples, **shared)
+    groups = column_groups(columns, seen, by, clusters=clusters, resamples=resamples, **shared)
     bins = reliability_bins(confidence, correct, **shared)
     progress.step("intervals", 3, 3)
-    too_few = too_few_to_tell(confidence, correct, weights, predictions.task, clusters)
+    too_few = too_few_to_tell(confidence, correct, weights, seen.task, clusters)
     two = predictions.task == "multiclass" and predictions.n_classes == 2
     hint = ["two columns are measured about the predicted class; --task binary asks about the positive class"] * two
-    loss = None if too_few else mendable(predictions, clusters, seed, decompose)
-    words = TOO_FEW if too_few else verdict(bins.over, bins.under, floor, predictions.task)
+    own = None if clusters is None else clusters[:: seen.n // predictions.n]  # of a row, not of its labels
+    loss = None if too_few else mendable(predictions, own, seed, decompose)
+    words = TOO_FEW if too_few else verdict(bins.over, bins.under, floor, seen.task)
     if words == CALIBRATED and not rows.flat and classwise_p_value(rows, n_bins, seed) < CLASS_SHARE * SIGNIFICANCE:
         points = f"{100 * class_sums(rows, n_bins, 'width').norm(1).mean():.1f} points"
         words = f"miscalibrated by class: a classwise ECE of {points}, though top confidences show no gap"
+    if words == CALIBRATED and loss is not None and loss.beyond_noise:
+        fixed = f"a map can fix {loss.value:.3f} of the {loss.score:.3f} nats"
+        words = f"miscalibrated: {fixed}, though bins show no gap"
     return Measurement(
         n=given.n,
         n_classes=predictions.n_classes,
         n_bins=n_bins,
         resamples=resamples,
         seed=seed,
-        verdict=_agreed(words, loss),
+        verdict=words,
         metrics=estimates,
         noise_floor=floor,
         bins=bins,
@@ -307,16 +310,10 @@ def measure(
         groups=groups,
         weighed=weighed,
         task=predictions.task,
+        labels=label_figures(predictions, min(resamples, LABEL_RESAMPLES), seed, n_bins),
         calibration_loss=loss,
         warnings=(*given.notes, *hint, *zero_notes(columns.nll), *told),
     )
-
-
-def _agreed(words: str, loss: CalibrationLoss | None) -> str:
-    """A verdict; none that says calibrated where a map takes more than chance off the log loss."""
-    if words != CALIBRATED or loss is None or not loss.beyond_noise:
-        return words
-    return f"miscalibrated: a map can fix {loss.value:.3f} of the {loss.score:.3f} nats, though bins show no gap"
 
 
 def verdict(over: float, under: float, floor: NoiseFloor, task: str = "multiclass") -> str:
@@ -342,14 +339,11 @@ def verdict(over: float, under: float, floor: NoiseFloor, task: str = "multiclas
     return f"miscalibrated by {high + low:.1f} points: {words}"
 
 
-def _measure_labels(
-    predictions: Predictions, by: Any, cluster: Array, decompose: bool | None, options: Json
-) -> Measurement:
-    """All labels together, and each by itself; `options` are further ones of `measure`."""
-    together = measure(flattened(predictions), by=by, cluster=cluster, decompose=False, **options)
-    seed, n_bins, clusters = options["seed"], options["n_bins"], cluster[:: predictions.n_classes]  # one per row
-    metrics = chosen_metrics(None, "binary", compared=True)
-    drawn = draw(predictions.n, min(options["resamples"], LABEL_RESAMPLES), seed)
+def label_figures(predictions: Predictions, resamples: int, seed: int, n_bins: int) -> tuple[LabelFigures, ...]:
+    """Figures of each label of a multilabel task by itself."""
+    if predictions.task != "multilabel":
+        return ()
+    drawn, metrics = draw(predictions.n, resamples, seed), chosen_metrics(None, "binary", compared=True)
     found = []
     names = predictions.class_names or range(predictions.n_classes)
     for name, scores, labels in zip(names, predictions.values.T, predictions.labels.T, strict=True):
@@ -357,15 +351,4 @@ def _measure_labels(
         figures, *_ = score(scan_predictions(own, drawn, n_bins=n_bins), drawn, metrics, n_bins)
         figures.pop("sce", None)  # the same as the ECE where there is one probability
         found.append(LabelFigures(str(name), int(labels.sum()), figures))
-    loss = None if together.verdict == TOO_FEW else mendable(predictions, clusters, seed, decompose)
-    return replace(
-        together,
-        verdict=_agreed(together.verdict, loss),
-        n=predictions.n,
-        n_classes=predictions.n_classes,
-        class_names=predictions.class_names,
-        task="multilabel",
-        labels=tuple(found),
-        calibration_loss=loss,
-        warnings=(*predictions.notes, *together.warnings),
-    )
+    return tuple(found)

@@ -17,53 +17,15 @@ from calibrant.core.errors import InputError
 from calibrant.core.softmax import finite_log_odds, probability_log_odds
 from calibrant.data import Predictions
 from calibrant.data.chunks import Chunk, cut
-from calibrant.data.source import Source
 from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples
 from calibrant.kernels.rows import ALL, RowColumns
-from calibrant.metrics.chunks import add_up
+from calibrant.metrics.chunks import add_up, flattened
 from calibrant.metrics.classwise import class_width_bins, probability_block
 from calibrant.metrics.inputs import Checked
 
 CLASS_TABLE_ELEMENTS = 20_000_000
 """Rows × classes × bins of the widest table that is resampled at once."""
-
-
-def flattened(predictions: Predictions) -> Predictions:
-    """Of many labels, every row and label as a row of a binary problem; the labels of one row form a cluster."""
-    if predictions.task != "multilabel":
-        return predictions
-    n, width = predictions.source.shape
-    return Predictions.from_source(
-        FlattenedSource(predictions.source),
-        predictions.kind,
-        predictions.labels.reshape(-1),
-        weights=None if predictions.weights is None else np.repeat(predictions.weights, width),
-        task="binary",
-        groups={name: np.repeat(column, width) for name, column in predictions.groups.items()},
-        clusters=np.repeat(np.arange(n) if predictions.clusters is None else predictions.clusters, width),
-        field=predictions.field,
-    )
-
-
-class FlattenedSource(Source):
-    """The columns of each row one after another (n·L×1)."""
-
-    def __init__(self, source: Source) -> None:
-        self.name, self.dtype = source.name, source.dtype
-        self.shape = (source.shape[0] * source.shape[1], 1)
-        self._source = source
-
-    def block(self, start: int, stop: int) -> Array:
-        """The rows behind, cut to size."""
-        width = self._source.shape[1]
-        top, bottom = start // width, -(-stop // width)
-        block = np.concatenate(list(self._source.blocks(top, bottom, bottom - top))).reshape(-1, 1)
-        return block[start - top * width : stop - top * width]
-
-    def locate(self, row: int) -> tuple[str, int]:
-        """The row behind."""
-        return self._source.locate(row // self._source.shape[1])
 
 
 @dataclass(eq=False)

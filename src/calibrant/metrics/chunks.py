@@ -7,11 +7,12 @@ alone, and the metric itself turns them into its value: no metric has a second f
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from calibrant.core import progress
+from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 from calibrant.core.statistic import add
 from calibrant.data.chunks import Chunk, cut
@@ -20,6 +21,32 @@ from calibrant.engines.engine import Engine, opened
 from calibrant.kernels.rows import LEVELS
 from calibrant.metrics.inputs import ORDER_OF_ROWS, Checked, NeedsRowsError, Total, check
 from calibrant.metrics.record import METRICS, Metric
+
+
+class Answers(NamedTuple):
+    """Labels (n,), weights and clusters of the rows that figures are made of, where these are not the predictions."""
+
+    labels: Array
+    weights: Array | None
+    clusters: Array
+    task: str = "binary"
+    n_classes: int = 2
+    flat: bool = True
+
+    @property
+    def n(self) -> int:
+        """How many there are."""
+        return len(self.labels)
+
+
+def flattened(predictions: Predictions) -> Predictions | Answers:
+    """Of many labels, every row and label as a row of a binary problem; the labels of one row form a cluster."""
+    if predictions.task != "multilabel":
+        return predictions
+    n, width = predictions.labels.shape
+    clusters = np.arange(n) if predictions.clusters is None else predictions.clusters
+    weights = None if predictions.weights is None else np.repeat(predictions.weights, width)
+    return Answers(predictions.labels.reshape(-1), weights, np.repeat(clusters, width))
 
 
 class Streaming:
@@ -98,13 +125,15 @@ def update_all(
     from_logits: bool = False,
 ) -> Checked:
     """Update several metrics with one pass over a chunk (and one more for the classwise ones); returns its rows."""
-    metrics, values = list(metrics), chunk
+    metrics, values, seen = list(metrics), chunk, chunk
     if labels is None:
-        values, labels, sample_weight, from_logits = chunk.values, chunk.labels, chunk.weights, chunk.kind == "logits"
+        seen, from_logits = flattened(chunk), chunk.kind == "logits"
+        values = chunk.values.reshape(-1) if seen.flat else chunk.values
+        labels, sample_weight = seen.labels, seen.weights
     weighs_nothing = sample_weight is not None and not np.any(sample_weight)
     rows = check(values, labels, None if weighs_nothing else sample_weight, from_logits, weights_are="parts")
     if isinstance(chunk, Predictions):
-        rows.task = chunk.task  # which says what a right prediction is
+        rows.task = seen.task  # which says what a right prediction is
     level = max((one.level for one in metrics), default=-1)
     if level >= 0:
         rows.columns(list(LEVELS)[level])

@@ -29,7 +29,7 @@ from calibrant.metrics.inputs import (
     mean,
 )
 from calibrant.metrics.record import Figure, Redrawn, metric
-from calibrant.metrics.selective import area_under_roc, auroc_by_cell
+from calibrant.metrics.selective import area_under_roc
 from calibrant.metrics.top_label import increasing_root
 
 RIDGE = 1e-3
@@ -41,15 +41,14 @@ REFIT_GAP = 1e-9
 
 def refit(columns: Array, draws: Any, offset: Array | float = 0.0) -> Array:
     """Parameters (R, d + 1), intercept last, of the logistic regression of every resample on columns (d, L)."""
-    share = draws.positive / np.maximum(draws.weight, 1e-300)
+    share, size = draws.positive / np.maximum(draws.weight, 1e-300), len(columns) + 1
 
     def evaluate(points: Array, which: Array) -> tuple[Array, Array, Array]:
         loss, gradient, hessian = batch_sums(columns[None], share[which], draws.weight[which], points, offset)
-        ridge = RIDGE * np.eye(points.shape[1])
-        return loss + 0.5 * RIDGE * (points**2).sum(axis=1), gradient + RIDGE * points, hessian + ridge
+        loss += 0.5 * RIDGE * (points**2).sum(axis=1)
+        return loss, gradient + RIDGE * points, hessian + RIDGE * np.eye(size)
 
-    start = np.zeros((len(share), len(columns) + 1))
-    return newton(evaluate, start, np.full(start.shape[1], -np.inf), gap=REFIT_GAP)[0]
+    return newton(evaluate, np.zeros((len(share), size)), np.full(size, -np.inf), gap=REFIT_GAP)[0]
 
 
 def redrawn_slope(draws: Any) -> Array:
@@ -399,7 +398,7 @@ def e90(
     "ROC AUC",
     "AUC",
     "chance that a positive gets a higher p than a negative",
-    Redrawn(auroc_by_cell),
+    Redrawn(area_under_roc),
     better=1,
 )
 def roc_auc(
@@ -420,22 +419,23 @@ def roc_auc(
     0.75
     """
     checked = check_binary(probabilities, labels, sample_weight, from_logits)
-    return area_under_roc(score_groups(checked.values, checked.positive, checked.weights))
+    groups = score_groups(checked.values, checked.positive, checked.weights)
+    return float(np.nan_to_num(area_under_roc(groups), nan=0.5))
 
 
-def precision_by_cell(draws: Any) -> Array:
-    """`average_precision` (R,) of rows that count as tied within a cell."""
-    positive, weight = draws.positive[:, ::-1], draws.weight[:, ::-1]
+def area_under_steps(sums: Any) -> Array:
+    """`average_precision` from weights by group (L,) or cell (R, L), whose rows are tied; NaN without positives."""
+    positive, weight = sums.positive[..., ::-1], sums.weight[..., ::-1]
     with np.errstate(invalid="ignore", divide="ignore"):
-        precision = np.cumsum(positive, axis=1) / np.cumsum(weight, axis=1)
-        return np.nansum(positive * precision, axis=1) / positive.sum(axis=1)
+        precision = np.cumsum(positive, axis=-1) / np.cumsum(weight, axis=-1)
+        return np.nansum(positive * precision, axis=-1) / positive.sum(axis=-1)
 
 
 @metric(
     "average precision",
     "AP",
     "area under the precision-recall curve",
-    Redrawn(precision_by_cell),
+    Redrawn(area_under_steps),
     better=1,
 )
 def average_precision(
@@ -456,12 +456,7 @@ def average_precision(
     0.8333
     """
     checked = check_binary(probabilities, labels, sample_weight, from_logits)
-    groups = score_groups(checked.values, checked.positive, checked.weights)
-    found, flagged = groups.positive[::-1], groups.weight[::-1]
-    total = found.sum()
-    if total <= 0:
-        return 0.0
-    return float((found * np.cumsum(found) / np.cumsum(flagged)).sum() / total)
+    return float(np.nan_to_num(area_under_steps(score_groups(checked.values, checked.positive, checked.weights))))
 
 
 @dataclass(frozen=True)

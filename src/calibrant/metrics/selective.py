@@ -10,18 +10,20 @@ from numpy.typing import ArrayLike
 
 from calibrant.core.arrays import Array, as_array, check_counts, check_matrix, check_weights
 from calibrant.core.errors import InputError
-from calibrant.kernels.isotonic import ScoreGroups
 from calibrant.kernels.rows import scan
 from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, confidence_groups
 from calibrant.metrics.record import Redrawn, documented, metric
 
 
-def auroc_by_cell(draws: Any) -> Array:
-    """Chance (R,) that a right row is in a higher cell than a wrong one, from their weights by cell (R, L)."""
-    right, wrong = draws.positive, draws.weight - draws.positive
-    below = np.cumsum(wrong, axis=1) - wrong / 2
+def area_under_roc(sums: Any) -> Array:
+    """Chance that a right row is above a wrong one, ties counted half, from weights by group (L,) or cell (R, L).
+
+    NaN where there are none of either.
+    """
+    right, wrong = sums.positive, sums.weight - sums.positive
+    below = np.cumsum(wrong, axis=-1) - wrong / 2
     with np.errstate(invalid="ignore", divide="ignore"):
-        return (right * below).sum(axis=1) / (right.sum(axis=1) * wrong.sum(axis=1))
+        return (right * below).sum(axis=-1) / (right.sum(axis=-1) * wrong.sum(axis=-1))
 
 
 def aurc_by_cell(draws: Any) -> Array:
@@ -36,7 +38,7 @@ def aurc_by_cell(draws: Any) -> Array:
     "confidence AUROC",
     "conf AUROC",
     "how well confidence tells right from wrong",
-    Redrawn(auroc_by_cell, lowest=-np.inf),
+    Redrawn(area_under_roc, lowest=-np.inf),
     percent=True,
     better=1,
     about="confidence",
@@ -55,16 +57,8 @@ def confidence_auroc(
     >>> confidence_auroc([[0.9, 0.1], [0.8, 0.2], [0.6, 0.4]], [0, 1, 0])
     0.5
     """
-    return area_under_roc(confidence_groups(probabilities, labels, sample_weight, from_logits))
-
-
-def area_under_roc(groups: ScoreGroups) -> float:
-    """Chance that a right row is above a wrong one, ties counted half; ½ where either is absent."""
-    wrong = groups.weight - groups.positive
-    pairs = groups.positive.sum() * wrong.sum()
-    if pairs <= 0:
-        return 0.5
-    return float(np.dot(groups.positive, np.cumsum(wrong) - wrong / 2) / pairs)
+    groups = confidence_groups(probabilities, labels, sample_weight, from_logits)
+    return float(np.nan_to_num(area_under_roc(groups), nan=0.5))
 
 
 @dataclass(frozen=True)
