@@ -320,3 +320,35 @@ def test_groups_that_get_worse_are_named():
     old, new = (table.row(name).groups.group(ward="a").metrics["nll"].value for name in ("none", "ts"))
     assert new > old
     assert table.advice[2] == f"1 of 2 groups get worse beyond noise: ward a ({old:.4f} → {new:.4f})"
+
+
+class Remembers(Calibrator):
+    """Keeps the clusters that its folds would keep together."""
+
+    n_parameters_ = 0
+
+    def _fit(self, rows):
+        self.kept = rows.clusters
+
+    def _transform(self, logits):
+        return logits
+
+
+@pytest.mark.parametrize("divided", [False, True])
+def test_clusters_of_the_fit_rows_reach_the_fits(divided):
+    patients, halves = np.arange(60) // 3, (blobs(60, 0), blobs(60, 1))
+    val, test = (one.like(groups={"patient": patients + 7}) for one in halves)
+    found = compare(val, None if divided else test, {"it": Remembers()}, cluster="patient", resamples=20)
+    np.testing.assert_array_equal(found.row("it").calibrator.kept, patients)
+
+
+def test_groups_of_kept_rows_stand_beside_ignored_ones(tmp_path):
+    rows, ward = blobs(300, 0), np.repeat(["a", "b", "c"], 100)
+    labels = np.where(np.arange(300) % 7 == 0, -100, rows.labels)
+    kept = labels >= 0
+    np.savez(tmp_path / "all.npz", logits=rows.logits, labels=labels, ward=ward)
+    np.savez(tmp_path / "kept.npz", logits=rows.logits[kept], labels=labels[kept], ward=ward[kept])
+    opened = calibrant.open_predictions(tmp_path / "all.npz", by=["ward"], ignore_index=-100)
+    every = calibrant.measure(opened, by="ward", resamples=20)
+    some = calibrant.measure(tmp_path / "kept.npz", by="ward", resamples=20)
+    assert every.groups.to_frame().equals(some.groups.to_frame())
