@@ -92,13 +92,13 @@ def test_bad_targets_are_refused(target):
 
 
 def test_columns_must_match():
-    with pytest.raises(InputError, match="1 rows.*2"):
+    with pytest.raises(InputError, match=r"1 rows.*2"):
         risk_coverage_curve([0.9, 0.8], [1])
 
 
 @pytest.mark.parametrize(("confidence", "correct"), [([0.5, float("nan")], [1, 0]), ([0.5, 0.6], [1, 2])])
 def test_rows_must_be_answers(confidence, correct):
-    with pytest.raises(InputError, match="NaN in row 1|0 or 1"):
+    with pytest.raises(InputError, match=r"NaN in row 1|0 or 1"):
         risk_coverage_curve(confidence, correct)
 
 
