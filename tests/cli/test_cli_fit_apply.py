@@ -308,7 +308,7 @@ def test_monitor_follows_until_the_alarm(run, tmp_path, monkeypatch):
     code, out, err = run("monitor", log, "--until-alarm")
     assert code == 1
     assert "ALARM since answer" in out.splitlines()[-1]
-    assert "1 lines skipped, the first: line 2" in err
+    assert "1 line skipped, the first: line 2" in err
 
 
 def test_monitor_refuses_what_is_no_log(run, tmp_path):

@@ -64,6 +64,8 @@ def test_groups_below_the_smallest_size_are_left_out():
     gate = check(document, {"at most": {"ece": 0.05}}, max_group_ece=0.06, min_rows=500)
     assert [one["passed"] for one in gate["checks"]] == [True, True, False]
     assert words(gate) == "gate failed: ECE of site=b? is 8.00%, above the limit of 6.00%"
+    both = words(check(document, {"at most": {"ece": 0.02}}, max_group_ece=0.06, min_rows=500)).splitlines()
+    assert [line.split(" is ")[0] for line in both] == ["gate failed: ECE", "  ECE of site=b?"]
     assert check(document, {"at most": {"ece": None}}) == {"passed": True, "checks": []}
     with pytest.raises(InputError, match="lower --min-rows"):
         check(document, {}, max_group_ece=0.06, min_rows=1000)

@@ -59,9 +59,20 @@ def test_a_first_look_is_the_verdict_and_eight_figures(calibrant, file):
     lines = calibrant("measure", file).stdout.splitlines()
     assert len(lines) <= 21
     assert any("overconfident by" in line for line in lines[1:4])  # a long path takes two lines
-    start = next(place for place, line in enumerate(lines) if "figures with 95% intervals" in line)
+    start = next(place for place, line in enumerate(lines) if "95% interval" in line)
     assert sum(line.count("[") for line in lines[start + 1 :]) == 8
     assert lines[-1].startswith("--all shows")
+
+
+def test_the_words_of_the_diagram_follow_the_task(run, tmp_path):
+    rng = np.random.default_rng(0)
+    p = rng.random(300)
+    np.savez(tmp_path / "risk.npz", probability=p, labels=(rng.random(300) < p**2).astype(int))
+    _, out, _ = run("measure", tmp_path / "risk.npz", "--all", "--resamples", 20)
+    start, diagram, *_ = out.split("\n\n")[1:]
+    assert "too high ▓" in start
+    assert "█ observed  ▓ too high  ▒ too low" in diagram
+    assert "confiden" not in start + diagram
 
 
 @pytest.mark.parametrize("verb", ["", "measure", "compare", "fit", "serve", "monitor"])

@@ -50,7 +50,7 @@ def _lines(facts: Fields) -> Iterator[tuple[str, str]]:
         change = f"{before[name]:.4f} → " if name in before else ""
         yield "fit data", f"{metric_facts(name).label} {change}{value:.4f}"
     if after:
-        yield "", "measured on the fit data or by cross-validation over it: measure on other data too"
+        yield "", "on the fit data, or by cross-validation: measure on other data too"
     for name, text in facts["learned"].items():
         yield "value", f"{name} = {text}"
     for name, value in facts["parameters"].items():

@@ -7,8 +7,6 @@ document gives the same answer.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import zip_longest
 
 import typer
 from rich.padding import Padding
@@ -32,7 +30,7 @@ from calibrant.cli.verbs import (
 from calibrant.core.errors import InputError
 from calibrant.engines.engine import opened
 from calibrant.evaluation.measure import CALIBRATED, TOO_FEW, Measurement
-from calibrant.evaluation.rendering import RAISED, RAISED_WORDS, bounds, figure
+from calibrant.evaluation.rendering import bounds, figure, raised_words
 from calibrant.evaluation.table import Cell, Estimate, Row, Table, plain
 from calibrant.metrics.record import facts, number
 
@@ -56,6 +54,11 @@ EIGHT = {
     ),
 }  # fmt: skip
 """The figures that are shown without --all, by task or by what they are about."""
+WORDS = {
+    "predicted class": ("confidence", "accuracy", "overconfident", "underconfident"),
+    "positive class": ("probability", "observed", "too high", "too low"),
+}
+"""What is stated and seen, and what either side of the diagonal is called."""
 SIGNS = {
     "predicted class": "confidence minus accuracy; above 0 overconfident, below underconfident",
     "positive class": "mean probability minus observed share; above 0 too high, below too low",
@@ -172,7 +175,7 @@ def check(
 
 
 def words(gate: Fields) -> str:
-    """The gate in one line for people."""
+    """The gate for people, a line for each check that failed."""
     failed = [one for one in gate["checks"] if not one["passed"]]
     if not failed:
         return f"gate passed: {len(gate['checks'])} of {len(gate['checks'])} checks"
@@ -183,7 +186,7 @@ def words(gate: Fields) -> str:
         value = "unknown" if one["value"] is None else figure(name, one["value"])
         label = facts(name).label + f" of {group}" * bool(group)
         texts.append(f"{label} is {value}, {side} the limit of {figure(name, one['limit'])}")
-    return f"gate failed: {'; '.join(texts)}"
+    return "gate failed: " + ";\n  ".join(texts)
 
 
 def show(result: Measurement, name: str, kind: str, everything: bool) -> None:
@@ -246,18 +249,19 @@ def _verdict(out: Output, result: Measurement) -> None:
         text, how = result.mendable.rsplit(" (", maxsplit=1)
         how = f"(cross-validated: {how.removesuffix(')')}; ± is one standard error)"
         for line in (Text(text), Text(how, GREY)):
-            out.print(Padding(line, (0, 0, 0, 2)))
+            out.print(Padding.indent(line, 2))
     over, under = (result.metrics[name].value for name in ("over_confidence", "under_confidence"))
+    *_, high, low = WORDS[result.about]
     part = round(20 * over / max(over + under, 1e-12))
-    sides = ("▓" * part, ORANGE), ("░" * (20 - part), GREEN), " underconfident"
-    out.print(Text.assemble("  overconfident ", *sides, (f"   {100 * over:.2f} + {100 * under:.2f} points", GREY)))
+    sides = ("▓" * part, ORANGE), ("░" * (20 - part), GREEN), f" {low}"
+    out.print(Text.assemble(f"  {high} ", *sides, (f"   {100 * over:.2f} + {100 * under:.2f} points", GREY)))
 
 
 def _diagram(out: Output, result: Measurement) -> None:
     """Accuracy of each bin as a full bar, and what is missing to, or what exceeds, the stated confidence."""
-    bins = result.bins
+    bins, (x, y, high, low) = result.bins, WORDS[result.about]
     scale = f"0{'50':>{BAR // 2 - 1}}{'100':>{BAR // 2 - 1}}"
-    out.print(Text.assemble((" confidence  ", "bold"), (scale, GREY), ("     gap      rows", "bold")))
+    out.print(Text.assemble((f" {x:<12}", "bold"), (scale, GREY), ("     gap      rows", "bold")))
     for b, count in enumerate(bins.count):
         edges = f" {100 * bins.lower[b]:4.0f}–{100 * bins.upper[b]:3.0f}%   "
         if count == 0:
@@ -271,26 +275,18 @@ def _diagram(out: Output, result: Measurement) -> None:
         color = GREY if chance else ORANGE if gap > 0 else GREEN
         figures = (f" {gap:+6.1f}{' ' if chance else '*'}", color), (f"{int(count):>10,}", GREY)
         out.print(Text.assemble(edges, *bars, *figures))
-    marks = ("█", BLUE), (" accuracy  ", GREY), ("▓", ORANGE), (" overconfident  ", GREY), ("▒", GREEN)
-    out.print(Text.assemble(" " * 13, *marks, (" underconfident  * beyond chance", GREY)))
+    marks = ("█", BLUE), (f" {y}  ", GREY), ("▓", ORANGE), (f" {high}  ", GREY), ("▒", GREEN)
+    out.print(Text.assemble(" " * 13, *marks, (f" {low}  * beyond chance", GREY)))
 
 
 def _figures(out: Output, result: Measurement, names: Sequence[str]) -> None:
-    """Figures with their intervals, in two columns where a line holds them."""
-    out.print(Text.assemble((" figures with 95% intervals", "bold"), ("  in %, except where marked †", GREY)))
-    shown, cells = partial(number, places=3), []
+    """Figures with their intervals; and which were not computed, with the reason."""
     found = {name: result.metrics[name] for name in names if name in result.metrics}
-    ends = {name: bounds(name, one, shown) for name, one in found.items()}
-    width = max(map(len, ends.values()), default=0)
-    for name, one in found.items():
-        label = facts(name).label + (" " if facts(name).percent else "†")
-        value = (f"{shown(name, one.value):>6} ", "bold")
-        cells.append(Text.assemble(f" {label:<18}", value, (f"{ends[name]:<{width}}", GREY)))
-    rows = (len(cells) + 1) // 2 if 2 * (width + 26) <= out.width else len(cells)
-    for left, right in zip_longest(cells[:rows], cells[rows:], fillvalue=Text()):
-        out.print(Text.assemble(left, right))
-    if RAISED in "".join(ends.values()):
-        out.note(f" {RAISED_WORDS}")
+    rows = [Row(facts(name).title, {"value": Cell(name, one)}) for name, one in found.items()]
+    ends = {facts(name).title: bounds(name, one) for name, one in found.items()}
+    table = Table("figure", {"value": "value"}, rows, texts={"95% interval": ends})
+    out.table(table)
+    out.note(*filter(None, [raised_words(table)]))
     for reason in dict.fromkeys(result.left_out.values()):
         names = [facts(name).label for name, why in result.left_out.items() if why == reason]
-        out.note(f" {', '.join(names)}: {reason}")
+        out.note(f"{', '.join(names)}: {reason}")

@@ -94,4 +94,4 @@ def _show(follower: LogFollower, as_json: bool) -> None:
     if follower.n_duplicates:
         warn([f"{follower.n_duplicates} answers were logged more than once"])
     if follower.n_bad:
-        warn([f"{follower.n_bad} lines skipped, the first: {follower.first_problem}"])
+        warn([f"{follower.n_bad} line{'s' * (follower.n_bad > 1)} skipped, the first: {follower.first_problem}"])

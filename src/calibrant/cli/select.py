@@ -1,5 +1,7 @@
 """`calibrant select FILE -o cal.safetensors`: a cross-validated choice, with the reason."""
 
+from textwrap import fill
+
 import calibrant as cal
 from calibrant.cli.verbs import Fields, Seed, answer, progress_bar, verb, warn
 from calibrant.core import errors
@@ -66,7 +68,7 @@ def select(
     if not as_json:
         warn(heard)
     # the reason, which names what is averaged, then every candidate with its score, the best first
-    lines = [chooser.reason_, f"{cv} folds of {predictions.n:,} rows, seed {seed}"]
+    lines = [fill(chooser.reason_, 80, break_on_hyphens=False), f"{cv} folds of {predictions.n:,} rows, seed {seed}"]
     shown = {name: "their average" if " + " in name else name for name in (*scores, *failures)}
     width = max(map(len, shown.values()))
     for name in sorted(scores, key=lambda name: sign(criterion) * scores[name]):
