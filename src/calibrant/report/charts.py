@@ -32,6 +32,10 @@ CONFIG = {
 }  # fmt: skip
 
 CHOSEN, BEFORE = "datum.method == method", "datum.method == before"
+CHOICES = {
+    "method": "", "before": "none", "chosen": 0, "share": 0.2, "cut": 0.2, "prevalence": 0.5, "show_before": True,
+}  # fmt: skip
+"""What the page sets: the methods, the class, the share deferred, the threshold, the share of positives, a switch."""
 NOT_ALONE = {"expr": "method != before ? 1 : 0"}
 """What was before calibration is not drawn over itself."""
 PICKED = "datum.index == chosen"
@@ -62,10 +66,9 @@ def charts(words: Wording, groups: int, decisions: bool) -> dict[str, Spec]:
     return found
 
 
-def _finish(height: int, description: str, *layers: Any, **values: Any) -> Spec:
-    """Layers as one chart; the page sets the methods and what `values` names (class, threshold) and gives the data."""
-    values = {"method": "", "before": "none", **values}
-    chart = alt.layer(*layers).add_params(*(alt.param(name=name, value=value) for name, value in values.items()))
+def _finish(height: int, description: str, *layers: Any) -> Spec:
+    """Layers as one chart; the page gives the data."""
+    chart = alt.layer(*layers).add_params(*(alt.param(name=name, value=value) for name, value in CHOICES.items()))
     fit = {"type": "fit-x", "contains": "padding"}
     chart = chart.properties(height=height, description=description, width="container", autosize=fit)
     return chart.to_dict() | {"config": CONFIG}
@@ -166,7 +169,6 @@ def _reliability(words: Wording, smooth: bool) -> Spec:
         old.mark_point(color="var(--before)", size=38, strokeWidth=1.5, fill="var(--card)", opacity=1),
         chosen.mark_rule(strokeWidth=1.6).encode(**WHISKER, color=marks["color"], opacity=faded),
         chosen.mark_point(filled=True, size=75).encode(**axes, **marks, opacity=faded),
-        show_before=True,
     )
 
 
@@ -264,7 +266,6 @@ def _class_scatter() -> Spec:
         ),
         place.mark_point(size=330, strokeWidth=1.6, color="var(--ink)", opacity=1),
         label.encode(text="name:N"),
-        chosen=0,
     )
 
 
@@ -281,7 +282,6 @@ def _class_temperature() -> Spec:
         data.transform_filter(PICKED)
         .mark_text(dy=-14, fontWeight=600, fontSize=12)
         .encode(x="accuracy:Q", y="temperature:Q", text="name:N"),
-        chosen=0,
     )
 
 
@@ -311,7 +311,6 @@ def _coverage() -> Spec:
         *_before_and_now("coverage", **axes),
         here.mark_rule(**CUT).encode(x="deferred:Q"),
         here.mark_point(filled=True, size=90, color="var(--ink)", opacity=1).encode(**axes),
-        share=0.2,
     )
 
 
@@ -332,8 +331,6 @@ def _decision() -> Spec:
         _constant(benefit=0).mark_rule(color="var(--ink)", strokeWidth=1).encode(y="benefit:Q"),
         *_before_and_now("thresholds", **axes, tooltip=tooltip),
         cut.mark_rule(**CUT).encode(x="threshold:Q"),
-        cut=0.2,
-        prevalence=0.5,
     )
 
 

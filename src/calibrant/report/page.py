@@ -28,10 +28,11 @@ from calibrant.evaluation.models import ModelComparison
 from calibrant.evaluation.rendering import bounds, diagram, figure, raised, raised_words, templates
 from calibrant.evaluation.results import Comparison
 from calibrant.evaluation.shift import ShiftCurves
+from calibrant.evaluation.table import Json
 from calibrant.metrics.record import facts, number
 from calibrant.report import page_data, usage
 from calibrant.report.answers import answers, model_answers
-from calibrant.report.page_data import Data, baseline
+from calibrant.report.page_data import baseline
 from calibrant.report.wording import TITLES, full_name, parameters, sizes, summary, wording
 
 
@@ -83,6 +84,7 @@ def write_report(
         "title": title or context["title"],
         "css": asset("page.css"),
         "version": calibrant.__version__,
+        "compared": comparison,
         "result": comparison.to_dict(),
         "best": best,
         "made": next(iter(comparisons.values())),
@@ -101,7 +103,7 @@ def write_report(
     return Path(path)
 
 
-def _one_model(comparison: Comparison, shift: ShiftCurves | None) -> Data:
+def _one_model(comparison: Comparison, shift: ShiftCurves | None) -> Json:
     """What the page of one model shows."""
     data = page_data.payload(comparison, shift)
     return {
@@ -115,14 +117,13 @@ def _one_model(comparison: Comparison, shift: ShiftCurves | None) -> Data:
         "methods": page_data.methods_table(comparison),
         "clinical": page_data.clinical_table(comparison) if data["decisions"] else None,
         "labels": page_data.label_table(comparison),
-        "groups": next((row.groups for row in comparison.rows if row.groups), None),
         "group_table": page_data.group_tables(comparison)[1],
         "shift": shift,
         "parameters": {name: parameters(comparison, comparison.row(name)) for name in data["methods"]},
     }
 
 
-def _several_models(table: ModelComparison) -> Data:
+def _several_models(table: ModelComparison) -> Json:
     """What the page of several models shows: who does well everywhere, the matrix behind it, a section per model."""
     models, matrix = table.comparisons, table.table("methods")
     caption = "The deciding metric of every method on every model"
@@ -134,18 +135,15 @@ def _several_models(table: ModelComparison) -> Data:
         "comparisons": models,
         "answers": model_answers(table),
         "facts": table.sizes.split("; "),
-        "criterion": table.criterion,
         "matrix": replace(matrix, axis="Method", columns=columns, caption=caption),
         "models_table": table.short_table("models") if table.pairing else None,
         "group_table": table.table("groups") if table.pairing else None,
-        "model_verdict": table.model_verdict,
-        "pairing": table.pairing,
         "links": {name: f"#model-{place}" for place, name in enumerate(models)},
         "sections": {name: _section(name, one) for name, one in models.items()},
     }
 
 
-def _section(name: str, comparison: Comparison) -> Data:
+def _section(name: str, comparison: Comparison) -> Json:
     """One model: the answers, the diagram before and after, and the methods."""
     words, before, best = wording(comparison), baseline(comparison), comparison.recommended
     found = {"answers": answers(comparison), "methods": page_data.model_methods(comparison), "words": words}

@@ -21,7 +21,7 @@ from calibrant.evaluation.results import EXTRAS, Comparison, MethodRow
 from calibrant.evaluation.scan import column_rows
 from calibrant.evaluation.scoring import estimated, zero_notes
 from calibrant.evaluation.shift import ShiftCurves
-from calibrant.evaluation.table import Cell, Estimate, Row, Table, plain
+from calibrant.evaluation.table import Cell, Estimate, Json, Row, Table, plain
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.clinical import THRESHOLDS, decision_curve, flexible_calibration, threshold_metrics
 from calibrant.metrics.record import METRICS, facts
@@ -43,13 +43,11 @@ TABLE_THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7)
 BINS = (
     "lower", "upper", "confidence", "accuracy", "accuracy_low", "accuracy_high", "noise_low", "noise_high", "count",
 )  # fmt: skip
+GUARANTEES = ("target", "threshold", "error", "coverage")
 GAPS = ("group", "rows", "gap", "low", "high", "few", "side")
 MOST_LABELS = 200
 """Labels in the table; of more, those with the largest error after calibration."""
 FEW_POSITIVES = 10
-
-Data = dict[str, Any]
-"""What the page's script or its templates read, by name."""
 
 
 def finished(comparison: Comparison) -> dict[str, RowColumns]:
@@ -63,7 +61,7 @@ def baseline(comparison: Comparison) -> str:
     return next(filter(names.get, ("none", *names)), "")
 
 
-def payload(comparison: Comparison, shift: ShiftCurves | None = None) -> Data:
+def payload(comparison: Comparison, shift: ShiftCurves | None = None) -> Json:
     """What the page's script reads: chart specifications and the numbers behind them."""
     done, words, curves = finished(comparison), wording(comparison), None
     groups, decisions = group_tables(comparison)[0], decision_tables(comparison)
@@ -98,13 +96,13 @@ def rounded(values: Any) -> Any:
     return plain(np.round(array.astype(float), 4) if array.dtype.kind == "f" else array)
 
 
-def stacked(parts: dict[str, Data]) -> Data:
+def stacked(parts: dict[str, Json]) -> Json:
     """The columns of several methods below each other, beside the method.
 
     >>> stacked({"a": {"x": [0.123456]}, "b": {"x": [1.0]}})
     {'method': ['a', 'b'], 'x': [0.1235, 1.0]}
     """
-    table: Data = {"method": []}
+    table: Json = {"method": []}
     for method, columns in parts.items():
         for name, values in columns.items():
             table.setdefault(name, []).extend(rounded(values))
@@ -112,7 +110,7 @@ def stacked(parts: dict[str, Data]) -> Data:
     return table
 
 
-def _diagrams(comparison: Comparison, method: str, columns: RowColumns) -> Data:
+def _diagrams(comparison: Comparison, method: str, columns: RowColumns) -> Json:
     """What the charts of one method show.
 
     Bins of the reliability diagram; how many rows of either outcome each narrow range of the stated probability holds;
@@ -131,7 +129,6 @@ def _diagrams(comparison: Comparison, method: str, columns: RowColumns) -> Data:
     risk, threshold = curve.risk[place], curve.threshold[place]
     bound = [clopper_pearson(*counts, 0.9)[1] for counts in zip(risk * worth[place], worth[place], strict=True)]
     held = [threshold_for_error(sure, right, one, weights=weights, clusters=clusters) for one in TARGET_ERRORS]
-    guarantees = {name: [getattr(one, name) for one in held] for name in ("target", "threshold", "error")}
     outcomes = (columns.correct, ~columns.correct)
     return {
         "reliability": found | {"height": found["count"] / bins.count.max(initial=1)},
@@ -142,7 +139,7 @@ def _diagrams(comparison: Comparison, method: str, columns: RowColumns) -> Data:
         },
         "means": {name: [np.average(column, weights=weights)] for name, column in mean.items()},
         "coverage": {"deferred": deferred, "risk": risk, "bound": bound, "threshold": threshold},
-        "guarantees": guarantees | {"deferred": [1 - one.coverage for one in held]},
+        "guarantees": {name: [getattr(one, name) for one in held] for name in GUARANTEES},
     }
 
 
@@ -155,14 +152,14 @@ def ece_words(row: MethodRow) -> str:
     return f"{text}; a perfectly calibrated model would show about {chance}."
 
 
-def class_tables(comparison: Comparison) -> Data:
+def class_tables(comparison: Comparison) -> Json:
     """The class explorer: per method the classes' errors, temperatures and diagrams, within a budget of cells.
 
     A diagram is a list of [mean confidence in thousandths, right rows, rows] over the bins that hold rows PREDICTED as
     the class.
     """
     total, names = comparison.n_classes, class_names(comparison)
-    result: Data = {"names": [], "rows": [], "methods": {}, "left_out": [], "total": total}
+    result: Json = {"names": [], "rows": [], "methods": {}, "left_out": [], "total": total}
     rows = {
         row.method: (row.columns, row.classes, class_temperatures(row, total))
         for row in comparison.rows
@@ -207,7 +204,7 @@ def _class_diagrams(columns: RowColumns, shown: Array, n_bins: int) -> list[Any]
     return diagrams
 
 
-def group_tables(comparison: Comparison) -> tuple[Data | None, Table | None]:
+def group_tables(comparison: Comparison) -> tuple[Json | None, Table | None]:
     """Gaps of groups under every method, the bins of the worst, a sentence per method; and the groups before and after.
 
     Shown are the groups of largest gap under the best method, the largest first. The one whose diagram is drawn is
@@ -239,11 +236,13 @@ def group_tables(comparison: Comparison) -> tuple[Data | None, Table | None]:
         "gaps": stacked(gaps),
         "bins": stacked(bins),
         "focus": best.groups[focus].name,
+        "by": best.columns,
+        "total": len(best.groups),
         "sentences": {method: f"{one.verdict[:1].upper()}{one.verdict[1:]}." for method, one in found.items()},
     }, _before_and_after("Group", name, GROUP_FIGURES, lines)
 
 
-def decision_tables(comparison: Comparison) -> Data | None:
+def decision_tables(comparison: Comparison) -> Json | None:
     """Net benefit and what thresholds do, for every method; None but for one probability per row and both outcomes.
 
     The flexible calibration curve with its 95% band as well, as far as there is time for the fits.

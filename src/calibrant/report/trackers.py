@@ -9,8 +9,8 @@ import calibrant
 from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.evaluation.models import ModelComparison
 from calibrant.evaluation.results import Comparison
+from calibrant.evaluation.table import Json
 from calibrant.report.page import write_report
-from calibrant.report.page_data import Data
 
 FORBIDDEN = re.compile(r"[^A-Za-z0-9_\-./: ]")
 """What a name in MLflow may not hold."""
@@ -70,9 +70,9 @@ def log_to_mlflow(
         return str(run.info.run_id)
 
 
-def _allowed(prefix: str, values: Data) -> Data:
+def _allowed(prefix: str, values: Json) -> Json:
     """Names that MLflow takes; two that would become one keep apart by a number."""
-    found: Data = {}
+    found: Json = {}
     for name, value in values.items():
         plain = key = FORBIDDEN.sub("_", prefix + name)
         count = 1

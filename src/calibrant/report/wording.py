@@ -4,8 +4,8 @@ Figures are about the predicted class, or about the positive one.
 """
 
 import re
-from dataclasses import dataclass, replace
-from typing import Any
+from inspect import getdoc
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,8 +14,7 @@ from calibrant.core.arrays import Array
 from calibrant.evaluation.results import Comparison, MethodRow
 
 
-@dataclass(frozen=True)
-class Wording:
+class Wording(NamedTuple):
     """What one kind of task calls things.
 
     high, low : a bin whose stated probability is above, or below, what was seen.
@@ -67,7 +66,7 @@ POSITIVE = Wording(
 )
 
 
-PICKED_CLASS = replace(PREDICTED, stated="confidence when it says this class", seen="how often it is right")
+PICKED_CLASS = PREDICTED._replace(stated="confidence when it says this class", seen="how often it is right")
 """Of the rows predicted as one class."""
 
 
@@ -170,8 +169,7 @@ def _spelt(class_name: str) -> str:
 
 def summary(calibrator: Any) -> str:
     """The first sentence of a method's own description."""
-    first, *_ = (type(calibrator).__doc__ or "").strip().split("\n\n")
-    return " ".join(first.replace("`", "").split())
+    return " ".join((getdoc(type(calibrator)) or "").partition("\n\n")[0].replace("`", "").split())
 
 
 def parameters(comparison: Comparison, row: MethodRow) -> list[tuple[str, str]]:

@@ -148,10 +148,10 @@
   };
 
   const drawGuarantees = () => {
-    byId("guarantees").replaceChildren(...guarantees.filter((one) => one.method === state.method).map(({ target, threshold, deferred, error }) => {
+    byId("guarantees").replaceChildren(...guarantees.filter((one) => one.method === state.method).map(({ target, threshold, coverage, error }) => {
       const row = document.createElement("tr");
       const texts = threshold === null
-        ? ["not reachable", "", ""] : [threshold.toFixed(3), percent(deferred, 0), percent(error, 2)];
+        ? ["not reachable", "", ""] : [threshold.toFixed(3), percent(1 - coverage, 0), percent(error, 2)];
       const head = document.createElement("th");
       head.scope = "row";
       head.textContent = percent(target, 0);
