@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from calibrant.evaluation.scan import column_rows
 from calibrant.evaluation.scoring import chosen_metrics, estimated
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics import adaptive_ece, ece
-from calibrant.metrics.inputs import Checked
+from calibrant.metrics.inputs import Checked, check
 from calibrant.metrics.record import Gaps
 from calibrant.metrics.top_label import laplacian_root, reflected_gaussian
 
@@ -209,8 +210,9 @@ def test_class_noise_equals_explicit_resamples(weighted, binning):
     weights = generator.uniform(0.5, 2, 200) if weighted else None
     mass = np.ones(200) if weights is None else weights
     drawn = draw(200, 30, 0)
-    rows = SimpleNamespace(kept=probabilities, labels=labels, weights=weights, mass=mass, draws=drawn)
-    noise = Intervals(rows, drawn, [], 5)._class_noise(binning)
+    rows: Any = check(probabilities, labels, weights, from_logits=False)
+    rows.kept, rows.draws = probabilities, drawn
+    used, noise = Intervals(rows, drawn, [], 5)._class_noise(binning)
     gaps = probabilities - np.eye(6)[labels]
     index = width_index(probabilities.ravel(), 5).reshape(200, 6)
     if binning == "mass":
@@ -222,7 +224,9 @@ def test_class_noise_equals_explicit_resamples(weighted, binning):
             table[j] = np.bincount(index[:, j], counts * gaps[:, j], minlength=5)
         return table.ravel() / counts.sum()
 
-    assert noise[11] == pytest.approx(residual(mass * drawn.counts[11]) - residual(mass), abs=1e-6)
+    expected = residual(mass * drawn.counts[11]) - residual(mass)
+    assert noise[11] == pytest.approx(expected[used], abs=1e-6)
+    assert not np.delete(expected, used).any()
 
 
 def test_fewer_rows_keep_the_scale():

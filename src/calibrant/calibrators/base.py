@@ -96,6 +96,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
     cross_fits : the fit puts rows into folds by their values, which float32 and float64 round differently.
     searches_in_order : classes are searched one after another, so that their order matters.
     trains_network : learned by many gradient steps.
+    has_steps : the map jumps at learned places, such as the edges of bins.
 
     Also declared
     -------------
@@ -122,6 +123,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
     cross_fits = Fact()
     searches_in_order = Fact()
     trains_network = Fact()
+    has_steps = Fact()
     tasks: ClassVar[tuple[str, ...]] = ("multiclass", "binary")
     learns: ClassVar[Mapping[str, Learned]] = {}
     learns_binary: ClassVar[Mapping[str, Learned] | None] = None

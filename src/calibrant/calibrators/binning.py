@@ -119,6 +119,7 @@ class ConfidenceWeightScaling(
     Calibrator,
     keeps_prediction=True,
     additive=True,
+    has_steps=True,
     # weights that do not fall keep the order of confidences
     keeps_ranking=lambda own: bool(own.monotone),
 ):
@@ -217,6 +218,7 @@ def choose_n_bins(top: TopColumns, rows: Rows, seed: int) -> int:
 
 class ProbabilityMap(
     Calibrator,
+    has_steps=True,
     # one map of the top confidence keeps it; a map of the positive class need not
     keeps_prediction=lambda own: own.task_ != "binary" and own.mode == "top_label",
     # a map per class reads whole columns
@@ -300,7 +302,7 @@ class HistogramBinning(ProbabilityMap):
         return xp.by_class(learned.values_, xp.bins_by_class(chances, learned.edges_))
 
 
-class BinTemperatureScaling(Calibrator, keeps_prediction=True, additive=True):
+class BinTemperatureScaling(Calibrator, keeps_prediction=True, additive=True, has_steps=True):
     """Divide the logits by a temperature that depends on the row's confidence bin.
 
     Parameters

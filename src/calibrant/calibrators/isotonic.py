@@ -142,7 +142,7 @@ def _bends(scores: Array, values: Array) -> tuple[Array, Array]:
     return scores[bends], values[bends]
 
 
-class VennAbers(BinaryCalibrator, keeps_ranking=True):
+class VennAbers(BinaryCalibrator, keeps_ranking=True, has_steps=True):
     """Two isotonic fits, with the new point labelled 0 and labelled 1, bracket its probability (Vovk et al. 2015).
 
     For a new score p₀ and p₁ are the isotonic values at it once it joins the fit data with label 0 or 1; one of the two

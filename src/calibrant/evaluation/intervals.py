@@ -191,9 +191,8 @@ class Intervals:
     def _class_gaps(self, rule: ClassGaps, value: float) -> Found:
         sums = class_sums(self.rows, self.n_bins, rule.binning)
         share = (sums.weight / sums.weight.sum(axis=-1, keepdims=True)).ravel()
-        # of many classes most bins of equal width are empty and add nothing to a sum
-        used = share > 0 if rule.binning == "width" else slice(None)
-        residual, noise = sums.excess.ravel()[used], np.ascontiguousarray(self.class_noise(rule.binning)[:, used])
+        used, noise = self.class_noise(rule.binning)
+        residual = sums.excess.ravel()[used]
         safe = np.where(share > 0, share, 1.0)[used].astype(np.float32)
 
         def norm(g: Array) -> Array:
@@ -201,11 +200,12 @@ class Intervals:
 
         return inverted_interval(norm, residual, noise[:CLASS_RESAMPLES], value=value), norm(residual + noise)
 
-    def _class_noise(self, binning: str) -> Array:
-        """Deviations (R, K·M) of the residuals of classes over "width" or "mass" bins.
+    def _class_noise(self, binning: str) -> tuple[Array, Array]:
+        """The bins, among K·M of "width" or "mass", and deviations (R, U) of the residuals of classes over them.
 
-        Only entries beyond the first bin are summed one by one: of equal width, it holds nearly all of a row's
-        probabilities. The first bin is what remains of the class's total, which is one small matrix product.
+        Of many classes most bins of equal width are empty, add nothing to a sum and are left out. Only entries beyond
+        the first bin are summed one by one: of equal width, it holds nearly all of a row's probabilities. The first bin
+        is what remains of the class's total, which is one small matrix product.
         """
         rows, n_bins, probabilities = self.rows, self.n_bins, self.rows.kept
         m, n_classes = probabilities.shape
@@ -220,21 +220,23 @@ class Intervals:
         gaps *= mass[:, None].astype(np.float32)
         columns = np.ascontiguousarray(probabilities.T)
         if binning == "width":
-            index = width_index(columns, n_bins)
+            index, filled = width_index(columns, n_bins), class_sums(rows, n_bins, binning).weight.ravel() > 0
         else:
             index = np.stack([mass_index(column, n_bins, mass) for column in columns])
+            filled = np.ones(n_classes * n_bins, bool)
         classes, places = np.nonzero(index)
-        bins = classes * n_bins + index[classes, places]
-        table = csr_array((gaps[places, classes], (bins, places)), shape=(n_classes * n_bins, m))
-        observed, sums = (
-            part.reshape(n_classes, n_bins, -1) for part in (table.sum(axis=1, dtype=np.float64), table @ counts)
-        )
-        observed[:, 0, 0] = gaps.sum(axis=0, dtype=np.float64) - observed.sum(axis=(1, 2))
-        sums[:, 0] = gaps.T @ counts - sums.sum(axis=1)
+        bins, summed = classes * n_bins + index[classes, places], filled.copy()
+        summed[::n_bins] = summed[bins] = True
+        used = np.flatnonzero(summed)
+        first = np.flatnonzero(used % n_bins == 0)
+        table = csr_array((gaps[places, classes], (np.cumsum(summed)[bins] - 1, places)), shape=(len(used), m))
+        observed, sums = table.sum(axis=1, dtype=np.float64), table @ counts
+        observed[first] = gaps.sum(axis=0, dtype=np.float64) - np.add.reduceat(observed, first)
+        sums[first] = gaps.T @ counts - np.add.reduceat(sums, first)
         sums /= np.maximum(draws.sums(mass[:, None])[:most, 0], 1e-300).astype(np.float32)
-        sums -= (observed / mass.sum()).astype(np.float32)
+        sums -= (observed / mass.sum()).astype(np.float32)[:, None]
         sums *= np.float32(draws.shrink)
-        return sums.reshape(n_classes * n_bins, -1).T
+        return np.flatnonzero(filled), np.ascontiguousarray(sums[filled[used]].T)
 
     def _class_spread(self, rule: ClassSpread, value: float) -> Found:
         rows, draws = self.rows, self.rows.draws
