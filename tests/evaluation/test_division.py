@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import calibrant as cal
-from calibrant.evaluation.division import FOLD, divided
+from calibrant.evaluation.compare import FOLD, divided
 from calibrant.evaluation.groups import group_differences, make_grouping
 
 

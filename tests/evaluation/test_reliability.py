@@ -20,7 +20,7 @@ def test_bins_are_those_of_the_metric():
     assert np.array_equal(bins.count, plain.counts)
     assert bins.accuracy == pytest.approx(plain.accuracy, nan_ok=True)
     gap = np.nan_to_num(np.abs(bins.confidence - bins.accuracy))
-    assert (bins.weight * gap).sum() / 500 == pytest.approx(ece(confidence, correct, n_bins=10))
+    assert (bins.counts * gap).sum() / 500 == pytest.approx(ece(confidence, correct, n_bins=10))
 
 
 def test_wilson_is_scipys():

@@ -1,7 +1,5 @@
 """Fit every method on one set of rows, measure it on another, and say which differences are more than noise."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +14,7 @@ from calibrant.calibrators.base import Calibrator, Identity
 from calibrant.calibrators.group import GroupedCalibrator
 from calibrant.calibrators.prepare import check_over_logits, default_names, task_method, task_names
 from calibrant.core import progress
-from calibrant.core.arrays import check_counts
+from calibrant.core.arrays import check_counts, check_whole
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import InputError, said
 from calibrant.data import Predictions, as_predictions
@@ -26,15 +24,16 @@ from calibrant.data.source import ArraySource
 from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import draw
 from calibrant.evaluation.consistency import consistency_test
-from calibrant.evaluation.division import FOLD, carried, divided
 from calibrant.evaluation.groups import (
     clusters_by,
     column_groups,
+    column_of,
     columns_by,
     common_groups,
     group_differences,
     make_grouping,
     sampled,
+    split_name,
 )
 from calibrant.evaluation.rendering import figure
 from calibrant.evaluation.results import SHARED_ROWS, Comparison, MethodRow
@@ -47,6 +46,11 @@ from calibrant.metrics.selective import rank_changes
 
 TIE_TAIL = 0.025
 """A method ties with the best when it beats it in more than this share of the resamples (a two-sided 95% interval)."""
+
+FOLDS = 5
+"""Folds of a cross-fit where nothing else is asked for."""
+FOLD = "\0fold"
+"""The column of groups that holds the fold of each row; no file can have one of this name."""
 
 Methods = str | Sequence[Any] | Mapping[str, Any]
 
@@ -146,7 +150,7 @@ def compare(
     scan = partial(scan_predictions, drawn=drawn, n_bins=n_bins, engine=engine)
     as_given = scan(test)
     before = as_given.columns()
-    found: list[MethodRow] = []
+    found = []
     for name, calibrator in progress.each("comparing methods", chosen):
         started = time.perf_counter()
         raw = isinstance(calibrator, Identity)  # measured as it is: what a zero counts as is for those who learn
@@ -228,6 +232,51 @@ def _opened(val: Any, test: Any, told: Json, by: Any, cluster: Any, **how: Any) 
         rows.refuse_probabilities()
         check_counts(rows.weights, f"weights of {word}")
     return val, test.aligned(val.schema, "val"), by, cluster, division
+
+
+def carried(rows: Predictions, by: Any, cluster: Any) -> tuple[Predictions, list[str] | None]:
+    """Predictions that hold their groups and clusters themselves, so that a part of them does; the names of groups."""
+    columns = {} if by is None else columns_by(rows, by)
+    groups = {**rows.groups, **{split_name(name)[0]: column for name, column in columns.items()}}
+    clusters = rows.clusters if cluster is None else column_of(rows, cluster)
+    return rows.like(groups=groups, clusters=clusters), list(columns) or None
+
+
+def divided(
+    rows: Predictions, *, cv: int | None = None, split: float | None = None, seed: int = 0
+) -> tuple[Predictions, Predictions, str]:
+    """The rows to fit on, those to measure on, and words on how they were drawn.
+
+    Parameters
+    ----------
+    cv : folds of a cross-fit: both sets are then all rows, and their column `FOLD` says which fold a row is in.
+    split : in place of it, the share of rows to fit on.
+
+    Examples
+    --------
+    >>> rows = Predictions(np.zeros((10, 2)), [0, 1] * 5, clusters=[0, 0, 1, 1, 2, 2, 3, 3, 4, 4])
+    >>> val, test, words = divided(rows, split=0.6)
+    >>> val.n, test.n, words, set(val.clusters) & set(test.clusters)
+    (6, 4, 'split at random, seed 0', set())
+    """
+    if cv is not None and split is not None:
+        raise InputError("cv divides the rows into folds, split into two parts: give one of them")
+    cv = check_whole(FOLDS if cv is None else cv, "cv", 2)
+    shares = np.arange(1, cv) / cv if split is None else np.array([split])
+    # clusters (or rows) are drawn in turn, and a part ends where they hold its share of the rows
+    _, unit, sizes = np.unique(
+        np.arange(rows.n) if rows.clusters is None else rows.clusters, return_inverse=True, return_counts=True
+    )
+    order = np.random.default_rng([seed, 31]).permutation(len(sizes))
+    reached = np.cumsum(sizes[order]) - sizes[order] / 2
+    fold = np.searchsorted(shares, reached / rows.n, side="right")[np.argsort(order)[unit]]
+    if len(np.unique(fold)) <= len(shares):
+        raise InputError(f"{len(sizes)} rows or clusters cannot be divided at {shares.tolist()} of them")
+    if split is None:
+        rows = rows.like(groups={**rows.groups, FOLD: fold})
+        return rows, rows, f"cross-fitted in {cv} folds, seed {seed}"
+    val, test = (rows[fold == part].like(notes=rows.notes) for part in (0, 1))
+    return val, test, f"split at random, seed {seed}"
 
 
 def resolve_methods(methods: Methods, task: str, n_classes: int, *, grouped: bool = False) -> Json:

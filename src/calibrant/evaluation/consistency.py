@@ -19,8 +19,7 @@ from calibrant.evaluation.bootstrap import in_blocks
 from calibrant.evaluation.table import PlainData
 from calibrant.kernels.bins import index_sums
 from calibrant.metrics.clinical import Z_95
-from calibrant.metrics.reliability import Reliability, reliability
-from calibrant.metrics.top_label import bin_index
+from calibrant.metrics.top_label import Reliability, bin_index, reliability
 
 SIGNIFICANCE = 0.05
 FEWEST_ROWS, FEWEST_ERRORS = 30, 5
@@ -234,8 +233,8 @@ def reliability_bins(
     drawn = drawn_right(stated, index, n_bins, mass, draws=draws, seed=seed)
     with np.errstate(invalid="ignore", divide="ignore"):
         # Kish's number of equally weighted rows that would be as noisy: the plain count where there are no weights
-        low, high = wilson_interval(bins.accuracy, bins.weight**2 / squares)
-        noise_low, noise_high = np.quantile(drawn, [0.025, 0.975], axis=0) / bins.weight
+        low, high = wilson_interval(bins.accuracy, bins.counts**2 / squares)
+        noise_low, noise_high = np.quantile(drawn, [0.025, 0.975], axis=0) / bins.counts
     return replace(bins, count=count, accuracy_low=low, accuracy_high=high, noise_low=noise_low, noise_high=noise_high)
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
@@ -75,7 +75,7 @@ class Difference(PlainData):
         """Is the deciding metric of the best method worse beyond noise, on any model?"""
         return any(one.verdict == "worse" for one in self.headlines)
 
-    json_fields: ClassVar[tuple[str, ...]] = (
+    json_fields = (
         "criterion", "worse", "headlines", "changes", "added", "removed", "notes",
     )  # fmt: skip
 
@@ -107,15 +107,15 @@ class Difference(PlainData):
     def summary(self) -> list[str]:
         """Headline, counts and notes, one sentence each."""
         counts = [f"{self.count(word)} {word}" for word in ("better", "worse", "changed", "within noise")]
-        if missing := self.count("no interval"):
-            counts.append(f"{missing} without an interval")
+        missing = self.count("no interval")
+        counts += [f"{missing} without an interval"] * bool(missing)
         lines = [
             *map(_headline, self.headlines),
             f"{len(self.changes)} figures: {', '.join(counts)} "
             "(95%, adjusted for the number of figures by Benjamini and Hochberg)",
         ]
         for word, names in (("new", self.added), ("old", self.removed)):
-            lines += [f"only in the {word} result: {', '.join(names)}"] if names else []
+            lines += [f"only in the {word} result: {', '.join(names)}"] * bool(names)
         return lines + [f"note: {one}" for one in self.notes]
 
     def _repr_html_(self) -> str:
@@ -172,8 +172,8 @@ def diff(old: Any, new: Any) -> Difference:
     removed += [f"model {name}" for name in first if name not in second]
     # the verdicts that hold when 5% of those beyond noise may be wrong (Benjamini & Hochberg 1995)
     p_values = np.sort([one.p_value for one in changes if np.isfinite(one.p_value)])
-    passed = p_values <= SIGNIFICANCE * np.arange(1, len(p_values) + 1) / max(1, len(p_values))
-    limit = p_values[passed].max(initial=-1.0)
+    ranks = np.arange(1, len(p_values) + 1)
+    limit = p_values[p_values * len(p_values) <= SIGNIFICANCE * ranks].max(initial=-1.0)
     judged = tuple(_judged(one, limit) for one in changes)
     return Difference(judged, tuple(headlines), tuple(added), tuple(removed), tuple(notes), criterion)
 
@@ -207,9 +207,8 @@ def _rows(document: Mapping[str, Any]) -> dict[str, dict[str, Estimate]]:
     found: dict[str, dict[str, Estimate]] = {}
     for row in document.get("rows", [{"method": MEASURED, "metrics": document.get("metrics")}]):
         for name, one in (row.get("metrics") or {}).items():
-            values = (one.get(end) for end in ("value", "low", "high"))
-            estimate = Estimate(*(NAN if value is None else float(value) for value in values))
-            found.setdefault(row["method"], {})[known_name(name)] = estimate
+            ends = (NAN if one.get(end) is None else float(one[end]) for end in ("value", "low", "high"))
+            found.setdefault(row["method"], {})[known_name(name)] = Estimate(*ends)
     return found
 
 

@@ -3,11 +3,9 @@
 `Measurement` is the result, with the forms it is shown in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -59,7 +57,7 @@ from calibrant.evaluation.table import (
 from calibrant.metrics.chunks import flattened
 from calibrant.metrics.classwise import class_sums
 from calibrant.metrics.record import facts
-from calibrant.metrics.reliability import Reliability
+from calibrant.metrics.top_label import Reliability
 
 TOO_FEW = "too few rows to tell"
 CALIBRATED = "indistinguishable from calibrated"
@@ -110,7 +108,7 @@ class Measurement(PlainData):
     warnings: tuple[str, ...] = ()
     weighed: str = ""
 
-    json_fields: ClassVar[tuple[str, ...]] = (
+    json_fields = (
         "n", "n_classes", "class_names", "verdict", "metrics", "n_bins", "resamples", "seed", "left_out", "task",
         "about", "warnings", "weighed",
     )  # fmt: skip

@@ -4,8 +4,6 @@ Models are compared on the same rows, paired by an identifier or by their order 
 same method. Where rows are not to be paired, only the methods are compared.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,8 +20,7 @@ from calibrant.core.schema import identifiers
 from calibrant.data import Predictions, as_predictions, open_parts
 from calibrant.data.guards import IDS
 from calibrant.evaluation import rendering
-from calibrant.evaluation.compare import Methods, compare, judged
-from calibrant.evaluation.division import carried
+from calibrant.evaluation.compare import Methods, carried, compare, judged
 from calibrant.evaluation.groups import group_differences
 from calibrant.evaluation.results import MAIN, Comparison, MethodRow
 from calibrant.evaluation.table import (
@@ -104,10 +101,8 @@ class ModelComparison(PlainData):
     @property
     def best(self) -> str | None:
         """The method of the lowest mean rank; None when every method failed on every model."""
-        if all(one.best is None for one in self.comparisons.values()):
-            return None
         ranks = self.mean_ranks()
-        return min(ranks, key=ranks.__getitem__)
+        return min(ranks, key=ranks.__getitem__) if any(one.best for one in self.comparisons.values()) else None
 
     recommended = best
 
@@ -192,12 +187,12 @@ class ModelComparison(PlainData):
         """The best mean of every metric is marked; a method that failed with some seed has its error."""
         columns, every = metric_columns(next(iter(self.comparisons.values())).metric_names), {}
         for method in self.methods:
-            found = [row.metrics for row in self._rows(method).values()]
-            values = {name: [one[name].value for one in found] for name in columns if all(found)}
-            every[method] = figure_cells({
-                name: Estimate(float(np.mean(own)), spread=float(np.std(own, ddof=1)) if len(own) > 1 else np.nan)
-                for name, own in values.items()
-            })  # fmt: skip
+            found, cells = [row.metrics for row in self._rows(method).values()], {}
+            for name in columns if all(found) else ():
+                own = [one[name].value for one in found]
+                spread = float(np.std(own, ddof=1)) if len(own) > 1 else np.nan
+                cells[name] = Cell(name, Estimate(float(np.mean(own)), spread=spread))
+            every[method] = cells
         for name in columns if any(every.values()) else ():
             best = min(filter(None, every.values()), key=lambda cells: sign(name) * cells[name].estimate.value)
             best[name] = best[name]._replace(best=facts(name).better != 0)
@@ -217,8 +212,8 @@ class ModelComparison(PlainData):
             "pairing": self.pairing,
             "compared": {
                 method: self.beside(method)
-                for method in dict.fromkeys(("none", self.best or ""))
-                if self.pairing and method in self.methods
+                for method in self.methods
+                if self.pairing and method in ("none", self.best)
             },
             "group_differences": self.group_differences(),
         })  # fmt: skip

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from calibrant.evaluation.table import Cell, Estimate, Json, Table
 from calibrant.metrics.record import facts, number
-from calibrant.metrics.reliability import Reliability
+from calibrant.metrics.top_label import Reliability
 
 RAISED = "‡"
 RAISED_WORDS = "‡ chance alone raises the estimate of a small gap: the true one is likely lower"
@@ -130,7 +130,11 @@ def terminal(table: Table, width: int, style: Style = TEXT) -> Iterator[Any]:
     heads, *lines = grid(replace(table, rows=done), style)
     widths = [2 + max(map(len, column)) for column in zip(heads, *lines, strict=True)]
     plain = [""] * len(table.texts)
-    looks = [["bold" * row.best, *(_look(row.cells.get(name)) for name in table.columns), *plain] for row in done]
+    looks = []
+    for row in done:
+        cells = (row.cells.get(name) for name in table.columns)
+        marks = ("" if one is None else "bold" if one.best else "underline" * one.second for one in cells)
+        looks.append(["bold" * row.best, *marks, *plain])
     start = 1
     while start < len(widths):
         stop = start + 1
@@ -147,10 +151,6 @@ def terminal(table: Table, width: int, style: Style = TEXT) -> Iterator[Any]:
         start = stop
     failed = [row for row in table.rows if row.error is not None]
     yield from (Text("  ".join(line)) for line in grid(replace(table, rows=failed), style)[1:])
-
-
-def _look(cell: Cell | None) -> str:
-    return "" if cell is None else "bold" if cell.best else "underline" * cell.second
 
 
 def text(table: Table, *, said: Iterable[str] = (), notes: Iterable[str] = (), width: int = SCREEN) -> str:

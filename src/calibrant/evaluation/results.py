@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from calibrant.evaluation.table import (
 )
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.record import facts, known_name, sign
-from calibrant.metrics.reliability import Reliability
+from calibrant.metrics.top_label import Reliability
 
 
 def about(task: str) -> str:
@@ -85,7 +85,7 @@ class MethodRow(PlainData):
     groups: Any = None
     """`groups.GroupAnalysis` of the test rows under this method, where groups were asked for."""
 
-    json_fields: ClassVar[tuple[str, ...]] = (
+    json_fields = (
         "method", "metrics", "fit_seconds", "error", "n_parameters", "changed_predictions", "changed_rankings",
         "p_beats_best", "ties_best", "ties", "difference", "noise_floor", "warnings",
     )  # fmt: skip
@@ -245,11 +245,11 @@ class Comparison(PlainData):
             lines.append(f"it changes {share} of the decisions{other}")
         if base is not None and self.group_changes:
             told, worse = 0, []
-            for old, new in zip(base.groups.groups, shipped.groups.groups, strict=True):
-                told += not new.too_few
-                if not new.too_few and self.group_changes[new.name].low > 0:
-                    figures = (rendering.figure(self.loss, one.metrics[self.loss].value) for one in (old, new))
-                    worse.append(f"{new.name} ({' → '.join(figures)})")
+            for both in zip(base.groups.groups, shipped.groups.groups, strict=True):
+                told += not both[1].too_few
+                if not both[1].too_few and self.group_changes[both[1].name].low > 0:
+                    figures = (rendering.figure(self.loss, one.metrics[self.loss].value) for one in both)
+                    worse.append(f"{both[1].name} ({' → '.join(figures)})")
             names = ", ".join(worse[:3]) + f" and {len(worse) - 3} more" * (len(worse) > 3)
             by = f" by {facts(self.loss).label}" * (self.loss != name)
             lines.append(f"{len(worse)} of {told} groups get worse{by} beyond noise{': ' * bool(worse)}{names}")
@@ -270,7 +270,7 @@ class Comparison(PlainData):
         done = [row for row in self.rows if metric in row.metrics and np.isfinite(row.metrics[metric].value)]
         return [row.method for row in sorted(done, key=lambda row: sign(metric) * row.metrics[metric].value)]
 
-    json_fields: ClassVar[tuple[str, ...]] = (
+    json_fields = (
         "rows", "best", "second", "recommended", "criterion", "verdict", "n_val", "n_test", "n_classes", "class_names",
         "n_bins", "resamples", "seed", "noise_floor", "task", "about", "test_fingerprint", "warnings", "weighed",
         "division",
@@ -298,7 +298,7 @@ class Comparison(PlainData):
             more = {} if row.error else {name: Estimate(float(getattr(row, name))) for name in EXTRAS}
             if best := row.method == self.best:
                 more["p_beats_best"] = Estimate(NAN)
-            cells = figure_cells(row.metrics | more)
+            cells = figure_cells(more)
             if row.difference:
                 cells["difference"] = Cell(self.criterion, row.difference[self.criterion])
             for name, estimate in row.metrics.items():

@@ -45,12 +45,12 @@ def chosen_metrics(wanted: Chosen, task: str, *, compared: bool = False, criteri
     listed = [one for one in METRICS.values() if one.figures and one.serves(task)]
     functions, asked = (wanted, ()) if isinstance(wanted, Mapping) else ({}, wanted or ())
     names = [known_name(name) for name in (*asked, criterion) if name]
-    known = {figure.name: one for one in listed for figure in one.figures}
+    known = {figure.name: figure for one in listed for figure in one.figures}
     for name in names:
         if name not in known and name not in functions:
             raise InputError(f"there is no metric {name!r} of a {task} task: choose from {', '.join(known)}")
     if compared and not asked:
-        names += [figure.name for one in listed for figure in one.figures if figure.compared]
+        names += [name for name, figure in known.items() if figure.compared]
     if compared or asked:
         # as one record gives several figures, those that were not asked for go
         listed = [
@@ -69,11 +69,11 @@ def estimated(
     """Every figure with its interval, the draws behind them, and what was left out and why."""
     intervals = Intervals(rows, drawn, [figure for one in metrics for figure in one.figures], n_bins, paired=paired)
     found = Figures()
-    draws: dict[str, Array] = {}
+    draws = {}
     left_out: dict[str, str] = {}
+    n, width = len(rows.labels), rows.n_classes
     for one in metrics:
-        n, width, reason = len(rows.labels), rows.n_classes, ""
-        rules = [figure.interval for figure in one.figures]
+        reason, rules = "", [figure.interval for figure in one.figures]
         ranked = any(isinstance(rule, ClassGaps) and rule.binning == "mass" for rule in rules)
         if ranked and (n * width > CLASS_ELEMENTS or width > MOST_CLASSES):
             reason = f"left out, needs every column sorted ({n:,} × {width:,})"
@@ -85,7 +85,7 @@ def estimated(
         if one.plain:
             values = one.values(rows.probabilities, rows.labels, sample_weight=rows.weights)
         else:
-            values = one.values(rows, None, **({"n_bins": n_bins} if one.takes_bins else {}))
+            values = one.values(rows, None, **{"n_bins": n_bins} if one.takes_bins else {})
         for figure in one.figures:
             interval, draws[figure.name] = intervals.of(one, figure, values[figure.name])
             found[figure.name] = Estimate(values[figure.name], *interval)
@@ -128,10 +128,8 @@ def classwise_p_value(rows: ScannedRows, n_bins: int, seed: int) -> float:
 
     observed = error(labels) * (1 - 1e-12)
     if rows.draws.counts.shape[1] < n:
-        right = np.bincount(labels, minlength=cells.size)
-        used, index = np.unique(cells, return_inverse=True)
-        index, right = (one.reshape(n, n_classes).T for one in (index, right))
-        gaps = cluster_sums(index, rows.kept.T, right, mass, unit, len(used), draws=CLASS_DRAWS, seed=seed)
+        index, right = (one.reshape(n, n_classes).T for one in (cells, np.bincount(labels, minlength=cells.size)))
+        gaps = cluster_sums(index, rows.kept.T, right, mass, unit, len(stated), draws=CLASS_DRAWS, seed=seed)
         return noise_floor(np.abs(gaps).sum(axis=1), observed).p_value
     # the cumulated probabilities of one row after the other: a drawn label is one search
     steps = (np.minimum(np.cumsum(rows.kept, axis=1, dtype=np.float64), 1.0) + np.arange(n)[:, None]).ravel()

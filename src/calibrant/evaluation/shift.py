@@ -50,15 +50,10 @@ class ShiftCurves(PlainData):
     def table(self) -> Table:
         """Methods × severities: the mean over corruptions with its within-subject interval."""
         names = [str(severity) for severity in self.severities]
+        ends = np.stack([self.mean, self.mean - self.half_width, self.mean + self.half_width], axis=2).tolist()
         rows = [
-            Row(
-                method,
-                {
-                    name: Cell(self.metric, Estimate(mean, mean - half, mean + half))
-                    for name, mean, half in zip(names, means, halves, strict=True)
-                },
-            )
-            for method, means, halves in zip(self.methods, self.mean.tolist(), self.half_width.tolist(), strict=True)
+            Row(method, {name: Cell(self.metric, Estimate(*one)) for name, one in zip(names, own, strict=True)})
+            for method, own in zip(self.methods, ends, strict=True)
         ]
         return Table("method", {name: f"severity {name}" for name in names}, rows, intervals=True)
 
@@ -122,8 +117,8 @@ def shift(
         shifted = open_shift(shifted)
     if callable(metric):
         name, function = getattr(metric, "__name__", "metric"), metric
-    elif known_name(metric) in METRICS:
-        name, function = metric, METRICS[known_name(metric)].function
+    elif (name := known_name(metric)) in METRICS:
+        name, function = metric, METRICS[name].function
     else:
         raise InputError(f"no metric is called {metric!r}; there are: {', '.join(METRICS)}")
     corruptions = tuple(dict.fromkeys(corruption for corruption, severity in shifted if severity > 0)) or ("none",)
@@ -157,7 +152,7 @@ def shift(
     return ShiftCurves(name, tuple(calibrators), corruptions, severities, values, mean, sem, half_width)
 
 
-def within_subject_interval(table: Array, level: float = 0.95) -> tuple[float, float]:
+def within_subject_interval(table: Array) -> tuple[float, float]:
     """Standard error and half width of a within-subject interval of condition means (Loftus & Masson 1994).
 
     ``MS = Σ_sc (x_sc − x̄_s − x̄_c + x̄)² / ((S−1)(C−1))``, standard error √(MS/S), times t with (S−1)(C−1) degrees of
@@ -187,7 +182,7 @@ def within_subject_interval(table: Array, level: float = 0.95) -> tuple[float, f
     if conditions > 1:
         rest -= table.mean(axis=1, keepdims=True) - table.mean()
     sem = float(np.sqrt((rest**2).sum() / freedom / subjects))
-    return sem, sem * float(stdtrit(freedom, (1 + level) / 2))
+    return sem, sem * float(stdtrit(freedom, 0.975))
 
 
 def _bundle(path: Path) -> Shifted:
@@ -198,16 +193,13 @@ def _bundle(path: Path) -> Shifted:
         return {}
     if "shift_labels" not in arrays:
         raise InputError(f"{path}: has {matches[0][0]} but no shift_labels; it has {', '.join(list(arrays)[:8])}")
-    labels = arrays["shift_labels"].read()
     found = {}
     for match in matches:
-        rows = Predictions.from_arrays(logits=arrays[match[0]].read(), labels=labels, name=f"{path}: {match[0]}")
+        rows = open_predictions(path, scores=match[0], labels="shift_labels", kind="logits")
         found[match["corruption"], int(match["severity"])] = rows
     if {"test_logits", "test_labels"} <= set(arrays):
-        logits, own = arrays["test_logits"].read(), arrays["test_labels"].read()
+        clean = open_predictions(f"{path}#test")
         # where every k-th test row was shifted, the unshifted rows are those, since an ECE's bias depends on n
-        every = slice(None, None, max(1, len(own) // len(labels)))
-        if np.array_equal(own[every], labels):
-            logits, own = logits[every], labels
-        found["clean", 0] = Predictions.from_arrays(logits=logits, labels=own, name=f"{path}: test_logits")
+        every = slice(None, None, max(1, clean.n // rows.n))
+        found["clean", 0] = clean[every] if np.array_equal(clean.labels[every], rows.labels) else clean
     return found

@@ -142,7 +142,7 @@ class Table:
                 raise InputError(f"the table has no column {name!r}: choose from {', '.join(self.columns)}")
         return replace(self, columns={name: self.columns[name] for name in wanted})
 
-    def to_frame(self, *, intervals: bool = True) -> Any:
+    def to_frame(self) -> Any:
         """A pandas table: one row per row; of every column the value, and `…_low` and `…_high` where intervals are."""
         try:
             import pandas
@@ -152,7 +152,7 @@ class Table:
         for name in self.columns:
             estimates = [row.cells[name].estimate if name in row.cells else Estimate(NAN) for row in self.rows]
             found[name] = [one.value for one in estimates]
-            for end in ("low", "high", "spread") if intervals else ():
+            for end in ("low", "high", "spread"):
                 values = [getattr(one, end) for one in estimates]
                 if np.isfinite(values).any():
                     found[f"{name}_{end}"] = values

@@ -23,6 +23,8 @@ from calibrant.metrics.top_label import (
     ks_error as ks_error,
     kuiper_error as kuiper_error,
     mmce as mmce,
+    reliability as reliability,
+    Reliability as Reliability,
 )
 from calibrant.metrics.classwise import (
     classwise_ece as classwise_ece,
@@ -48,7 +50,6 @@ from calibrant.metrics.selective import (
     RiskCoverage as RiskCoverage,
     rank_changes as rank_changes,
 )
-from calibrant.metrics.reliability import reliability as reliability, Reliability as Reliability
 from calibrant.metrics.clinical import (
     calibration_slope as calibration_slope,
     calibration_intercept as calibration_intercept,

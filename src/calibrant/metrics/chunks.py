@@ -180,8 +180,7 @@ def stream(
     >>> {name: round(value, 4) for name, value in stream(test, ["accuracy", "ks_error"]).items()}
     {'accuracy': 0.9334, 'ks_error': 0.038}
     """
-    sums: dict[str, Streaming] = {}
-    ranked: list[str] = []
+    sums, ranked = {}, []
     for metric in METRICS if metrics is None else metrics:
         try:
             one = streaming(metric) if isinstance(metric, str) else copy.deepcopy(metric)

@@ -81,8 +81,7 @@ def classwise_ece(
     [0.5, 0.5]
     """
     sums = class_sums(check(probabilities, labels, sample_weight, from_logits), n_bins, binning)
-    vector = sums.norm(check_norm(norm))
-    vector = vector / _share(sums, divisor) ** (0.0 if np.isinf(norm) else 1 / norm)
+    vector = sums.norm(check_norm(norm)) / _share(sums, divisor) ** (1 / norm)
     if average is None:
         return vector
     check_choice("average", average, ("mean",))

@@ -234,7 +234,7 @@ def check(
             )
         values = check_scores(probabilities, name)
         if not from_logits and values.max() <= 1 + PROBABILITY_TOLERANCE:
-            values = np.minimum(values, values.dtype.type(1))
+            values = np.minimum(values, 1)
         check_score_values(values, from_logits=from_logits, name=name)
         indices, n_classes = check_outcomes(labels, len(values)), 2
     else:
@@ -245,7 +245,8 @@ def check(
     weights = check_weights(sample_weight, len(values))
     if weights_are == "counts":
         check_counts(weights)
-    weights = unit_scale(weights) if weights_are == "shares" else weights
+    elif weights_are == "shares":
+        weights = unit_scale(weights)
     return Checked(values, indices, weights, from_logits, "binary" if flat else "multiclass", n_classes)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibrant.core.arrays import Array, as_array, check_counts, check_matrix, check_weights
+from calibrant.core.arrays import Array, as_array, check_counts, check_matrix, check_scores, check_weights
 from calibrant.core.errors import InputError
 from calibrant.kernels.rows import scan
 from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, confidence_groups
@@ -193,9 +193,8 @@ def _confidences(values: ArrayLike, name: str, from_logits: bool) -> Array:
     array = as_array(values, name)
     if array.ndim == 2:
         return scan(check_matrix(array, name), None, from_logits=from_logits, columns="correct", name=name).confidence
-    if array.ndim != 1 or array.dtype.kind not in "fiu" or len(array) == 0:
-        raise InputError(f"{name} must be confidences (n,) or a matrix (n, K), got shape {array.shape}")
-    if not np.isfinite(array).all():
-        row = int(np.flatnonzero(~np.isfinite(array))[0])
-        raise InputError(f"{name} is {array[row]} in row {row}: confidences must be finite")
-    return array
+    scores = check_scores(array, name)
+    bad = np.flatnonzero(~np.isfinite(scores))
+    if len(bad):
+        raise InputError(f"{name} is {scores[bad[0]]} in row {bad[0]}: confidences must be finite")
+    return scores

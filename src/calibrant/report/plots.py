@@ -21,10 +21,9 @@ from calibrant.core.errors import InputError
 from calibrant.evaluation.consistency import reliability_bins
 from calibrant.metrics.classwise import classwise_over_under
 from calibrant.metrics.inputs import check
-from calibrant.metrics.reliability import Reliability
 from calibrant.metrics.scores import entropy
 from calibrant.metrics.selective import RiskCoverage, risk_coverage
-from calibrant.metrics.top_label import adaptive_ece
+from calibrant.metrics.top_label import Reliability, adaptive_ece
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
