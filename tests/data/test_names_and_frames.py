@@ -290,3 +290,19 @@ def test_cells_in_percent_are_fractions_whatever_they_are_called(tmp_path: Path,
     assert open_predictions(tmp_path / "one.csv", kind=kind).values.tolist() == [0.93, 0.2]
     (tmp_path / "two.csv").write_text("prob_a,prob_b,label\n93%,7%,a\n20%,80%,b\n")
     np.testing.assert_allclose(open_predictions(tmp_path / "two.csv", kind=kind).values, [[0.93, 0.07], [0.2, 0.8]])
+
+
+@pytest.mark.parametrize("kind", ["csv", "frame", "jsonl", "parquet"])
+def test_an_answer_without_a_true_label_is_neither_right_nor_wrong(tmp_path: Path, kind: str) -> None:
+    frame = pd.DataFrame({"confidence": [0.9, 0.8, 0.7], "prediction": ["a", "b", None], "label": ["a", None, None]})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.to_json(tmp_path / "a.jsonl", orient="records", lines=True)
+    frame.to_parquet(tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="label is missing in row 1"):
+        open_predictions(frame if kind == "frame" else tmp_path / f"a.{kind}")
+    assert open_predictions(frame[:1]).labels.tolist() == [1]
+
+
+def test_answers_that_never_equal_the_label_are_noted() -> None:
+    found = open_predictions({"confidence": [0.9, 0.8], "prediction": ["yes", "no"], "label": [1, 0]})
+    assert found.notes == ("correct is where prediction equals label: in no row; are they spelled alike?",)

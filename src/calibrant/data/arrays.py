@@ -45,6 +45,7 @@ from calibrant.data.source import (
     ArrayField,
     BrokenField,
     Field,
+    Found,
     RawField,
     Source,
     Wanted,
@@ -84,7 +85,7 @@ NUMPY_GLOBALS: list[Any] = [
 """What torch may call to build arrays of numpy in a dictionary of tensors."""
 
 
-def npy_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
+def npy_fields(path: Path, wanted: Wanted) -> Found:
     """The matrix at `path` and the files beside it that belong to it."""
     path = matrix_path(path)
     word = kind_word(path.stem)
@@ -148,7 +149,7 @@ def npy_header(file: IO[bytes], called: str) -> tuple[tuple[int, ...], bool, np.
     return shape, fortran, dtype
 
 
-def npz_fields(path: Path, wanted: Wanted, keeps: Any = None) -> dict[str, Field]:
+def npz_fields(path: Path, wanted: Wanted, keeps: Any = None) -> Found:
     """Every array of the archive, unread, by its name without `.npy`; `keeps` lives as long as they do."""
     with reading(path, "npz archive", DAMAGE), zipfile.ZipFile(path) as archive:
         members = [member for member in archive.infolist() if member.filename.endswith(".npy")]
@@ -185,13 +186,6 @@ class MemberField(Field):
                 f"but {member.file_size - self.begins} are there"
             )
 
-    def read(self) -> Array:
-        """The whole array; its checksum is compared on the way."""
-        with self._open() as stream:
-            array = np.lib.format.read_array(stream, max_header_size=MAX_HEADER)
-            stream.read(1)  # reaching the end is what makes zipfile compare the checksum
-        return array
-
     def source(self, name: str) -> Source:
         """Its rows in blocks; a column-major one that is compressed has to be unpacked as a whole."""
         if self.member.compress_type == zipfile.ZIP_DEFLATED:
@@ -208,7 +202,8 @@ class MemberField(Field):
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
         """Blocks in order; the rows before `start` are unpacked and dropped."""
-        each = self.nbytes // self.shape[0]
+        all_rows = (*self.shape, 1)[0]
+        each = self.nbytes // max(all_rows, 1)
         with self._open() as stream:
             stream.seek(self.begins + start * each)
             for first in range(start, stop, rows):
@@ -216,8 +211,8 @@ class MemberField(Field):
                 raw = bytearray(stream.read(count * each))
                 if len(raw) < count * each:
                     raise InputError(f"{self.called} ends after {len(raw)} of {count * each} bytes: it is truncated")
-                if first + count == self.shape[0]:
-                    stream.read(1)  # as in `read`
+                if first + count == all_rows:
+                    stream.read(1)  # reaching the end is what makes zipfile compare the checksum
                 yield np.frombuffer(raw, self.dtype)
 
     def cuts(self, rows: int) -> list[int]:
@@ -234,7 +229,7 @@ class MemberField(Field):
             yield stream
 
 
-def safetensors_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
+def safetensors_fields(path: Path, wanted: Wanted) -> Found:
     """Every tensor of the file, unread."""
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -283,7 +278,7 @@ def _tensor_field(path: Path, name: str, entry: Any, start: int) -> RawField:
     return RawField(path, start + first, shape, dtype, called)
 
 
-def torch_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
+def torch_fields(path: Path, wanted: Wanted) -> Found:
     """The tensors of what `torch.save` wrote, read into memory by torch without running code."""
     try:
         import torch
@@ -309,7 +304,7 @@ def torch_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
     return {name: ArrayField(array) for name, array in found.items()}
 
 
-def pickle_fields(path: Path, wanted: Wanted) -> dict[str, Field]:
+def pickle_fields(path: Path, wanted: Wanted) -> Found:
     """The arrays of a pickle, which a process of its own copies to a temporary archive."""
     with reading(path, "pickle of arrays", DAMAGE):
         scratch = Scratch()

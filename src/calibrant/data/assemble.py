@@ -23,7 +23,7 @@ import numpy as np
 
 from calibrant.core.arrays import Array, as_array
 from calibrant.core.errors import InputError, NoRowsError
-from calibrant.core.schema import KINDS, PERCENT, class_key, identifier, number_order
+from calibrant.core.schema import KINDS, MISSING, PERCENT, class_key, identifier, number_order
 from calibrant.data.predictions import Predictions, join
 from calibrant.data.source import (
     ANSWER,
@@ -366,12 +366,18 @@ def _with_correct(found: Fields, wanted: Wanted) -> tuple[Fields, Wanted]:
     asked = wanted.task == "pairs" or (CONFIDENCE in found and wanted.task is None)
     if not asked or CORRECT in found or predicted is None or label is None:
         return found, wanted
-    answers, truth = (found[word].read().astype(str).tolist() for word in (predicted, label))
+    if found[predicted].shape != found[label].shape:
+        raise InputError(f"{predicted} has shape {found[predicted].shape}, but {label} {found[label].shape}")
+    answers, truth = (found[word].read().tolist() for word in (predicted, label))
+    for row, value in enumerate(truth):
+        if identifier(value) == MISSING != str(value):
+            raise InputError(f"{label} is missing in row {row}: give every row a label, or leave the row out")
     same = [class_key(one) == class_key(other) for one, other in zip(answers, truth, strict=True)]
     made = copy(found)
     del made[label]
     made[CORRECT] = ArrayField(np.array(same))
-    made.notes += (f"correct is where {predicted} equals {label}",)
+    spelling = "" if any(same) else ": in no row; are they spelled alike?"
+    made.notes += (f"correct is where {predicted} equals {label}{spelling}",)
     return made, replace(wanted, labels=None)
 
 

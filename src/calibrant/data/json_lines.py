@@ -47,8 +47,8 @@ from calibrant.data.source import (
     LABELS,
     OTHER_LABELS,
     ArrayField,
-    Field,
     Fields,
+    Found,
     Wanted,
     check_expansion,
     first_of,
@@ -87,7 +87,7 @@ DAMAGE = (
 CHOICE_LABELS = (*LABELS, "answer", "target", "gold", "correct_answer", *OTHER_LABELS)
 
 
-def fields(path: Path, wanted: Wanted) -> dict[str, Field]:
+def fields(path: Path, wanted: Wanted) -> Found:
     """The keys of the objects as columns."""
     rows, notes = records(path)
     keys = dict.fromkeys(key for row in rows for key in row)

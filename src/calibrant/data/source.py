@@ -17,7 +17,7 @@ import csv
 import math
 import os
 import re
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -157,7 +157,7 @@ def score_kind(word: str) -> str | None:
     return "probabilities" if "prob" in low or low.startswith(("risk", CONFIDENCE)) else None
 
 
-def split_names(fields: Mapping[str, Field]) -> list[str]:
+def split_names(fields: Found) -> list[str]:
     """The prefixes that `file#prefix` can pick, and "" if the file has scores without one."""
     found = set()
     for key in fields:
@@ -476,7 +476,8 @@ class Field(Readable):
     def read(self) -> Array:
         """The whole array."""
         rows = (*self.shape, 1)[0]  # a single number is one row
-        return self.block(0, rows).reshape(self.shape, order="F" if self.fortran else "C")
+        values = next(self.blocks(0, rows, max(rows, 1)), np.empty(0, self.dtype))
+        return values.reshape(self.shape, order="F" if self.fortran else "C")
 
     def source(self, name: str) -> Source:
         """The rows of a matrix, to be read in blocks."""
