@@ -122,6 +122,20 @@ def test_separable_data_stop_at_a_finite_temperature_and_say_so():
     assert fitted.temperature_ > 100
 
 
+@pytest.mark.parametrize(("name", "options"), [("cts-nll", {}), ("svs", {"strength": 1.0})])
+def test_fits_that_separate_all_rows_say_so_and_do_not_depend_on_their_order(name, options):
+    rng = np.random.default_rng(0)
+    labels = rng.permutation(np.arange(30) % 3)
+    # the size of a row matters to a scale per class, and makes its curvature rounding
+    logits = rng.normal(size=(30, 3)) + 6 * np.eye(3)[labels] + rng.normal(size=(30, 1)) * 30
+    order, new = rng.permutation(30), logits / 50
+    answers = []
+    for rows in (np.arange(30), order):
+        with pytest.warns(FitWarning, match="separates all rows"):
+            answers.append(calibrant.get(name, **options).fit(logits[rows], labels[rows]).predict_proba(new))
+    np.testing.assert_allclose(answers[0], answers[1], atol=1e-9)
+
+
 def test_constant_logits_leave_the_temperature_at_one():
     assert TemperatureScaling().fit(np.ones((20, 3)), np.arange(20) % 3).temperature_ == 1.0
 
