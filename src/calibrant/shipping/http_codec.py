@@ -156,7 +156,7 @@ def check_signs(body: bytes, most: dict[bytes, int], what: str) -> None:
 
 
 def _from_npy(body: bytes) -> Array:
-    shape, fortran, dtype, start = _npy_header(body[: body.find(b"\n", 10, MAX_NPY_HEADER) + 1])
+    shape, fortran, dtype, start = _npy_header(bytes(body[: body.find(b"\n", 10, MAX_NPY_HEADER) + 1]))
     if any(type(size) is not int or size >= 2**48 for size in shape):
         raise MalformedBodyError(f"the npy header claims the shape {str(shape)[:60]}")
     if dtype.kind not in "fiu" or dtype.itemsize > 8:

@@ -473,9 +473,9 @@ class Monitor(Kept):
         return np.where(digits >= EXACT, 0.0, 0.5 * 10.0**-digits)
 
     def _take(self, confidence: Array, correct: Array, slack: Array, names: Array | None) -> None:
-        counts, ends, betting = self.n + np.arange(len(correct)), None, np.ones(len(correct), dtype=bool)
+        counts, ends, betting = self.n + 1 + np.arange(len(correct)), None, np.ones(len(correct), dtype=bool)
         if self.batch is not None:
-            ends = (self._bets.n_open + 1 + np.arange(len(correct))) % self.batch == 0
+            ends = counts % self.batch == 0
         elif names is None:
             self.close_batch()
         else:
@@ -487,15 +487,15 @@ class Monitor(Kept):
             names = names[betting]
             ends = np.append(names[1:] != names[:-1], False)[: len(names)]
             if len(names) and names[0] != last:
-                self._notice(self._bets.close(), counts[:1])
+                self._notice(self._bets.close(), counts - 1)
         log_wealth = self._bets.play(confidence[betting], correct[betting], slack=slack[betting], ends=ends)
-        at = counts[betting] + 1
+        at = counts[betting]
         self._notice(log_wealth, at if ends is None else at[ends])
         if not betting.all():
             self.n_late += int((~betting).sum())
             warn_user(LATE)
         # where more answers than the window holds meet in a place, numpy keeps the last
-        places = counts % self.window
+        places = (counts - 1) % self.window
         self._confidence[places], self._correct[places] = confidence, correct
         self.n += len(correct)
 

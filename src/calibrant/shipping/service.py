@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import re
 import signal
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import calibrant
-from calibrant.core.arrays import Array, Json
+from calibrant.core.arrays import Array
 from calibrant.core.errors import FitWarning, InputError, MissingExtraError
 from calibrant.core.schema import Schema, check_kind, identifier
 from calibrant.shipping.artifact import Artifact, read_artifact
@@ -160,7 +161,7 @@ class Served:
 
     @classmethod
     def of(cls, artifact: Artifact) -> Served:
-        """An artifact that has been tried on one row."""
+        """An artifact, unless it is part of a network."""
         schema, calibrator = artifact.schema, artifact.calibrator
         if schema is None:
             raise InputError(f"{artifact.method} is part of a network and cannot be served over logits")
@@ -169,9 +170,7 @@ class Served:
             groups = frozenset(identifier(name) for name in calibrator.groups_)
             # answers say how many rows got the pooled fit; a warning per request would only fill the log
             warnings.filterwarnings("ignore", message=".*group", category=FitWarning)
-        served = cls(artifact, schema, groups)
-        served.answer(np.zeros(1) if schema.flat else np.zeros((1, schema.n_classes)), "probabilities")
-        return served
+        return cls(artifact, schema, groups)
 
     def wanted(self, max_rows: int) -> Wanted:
         """What a request must bring."""
@@ -205,22 +204,6 @@ class Served:
         else:  # by the classes, or by the logit of the positive class
             predictions = values.argmax(axis=1) if values.ndim == 2 else values > 0
         return values, predictions.astype(np.int64), n_pooled
-
-    def about(self) -> Json:
-        """What GET /calibrator says."""
-        artifact = self.artifact
-        fit = {name: getattr(artifact, name) for name in ("n", "fingerprint", "before", "after", "created", "source")}
-        return {
-            "method": artifact.method,
-            "task": self.schema.task,
-            "kind": self.schema.kind,
-            "n_classes": self.schema.n_classes,
-            "groups": None if self.groups is None else sorted(self.groups),
-            "class_names": artifact.class_names,
-            "fit": fit,
-            "library": artifact.library,
-            "artifact": self.digest,
-        }
 
 
 @dataclass
@@ -410,8 +393,8 @@ class Service:
         kind = _content_type(request, (JSON, NDJSON))
         async with self._body(request, FEEDBACK_BYTES) as body:
             records = _records(body, kind, self.limits.rows)
-            was, work = self.desk.monitor.alarm, partial(self.desk.take, records)
-            taken = await self._in_thread(work)  # which may wait for others
+            was = self.desk.monitor.alarm
+            taken = await self._in_thread(partial(self.desk.take, records))  # which may wait for others
         if taken["alarm"] and not was:
             EVENTS.warning("calibration alarm", extra={"fields": {"n": taken["n"]}})
         return JSONResponse(taken)
@@ -428,7 +411,20 @@ class Service:
 
     async def about(self, _request: Request) -> Response:
         """GET /calibrator."""
-        return JSONResponse(self.served.about())
+        served, artifact = self.served, self.served.artifact
+        fit = {name: getattr(artifact, name) for name in ("n", "fingerprint", "before", "after", "created", "source")}
+        about = {
+            "method": artifact.method,
+            "task": served.schema.task,
+            "kind": artifact.kind,
+            "n_classes": artifact.n_classes,
+            "groups": None if served.groups is None else sorted(served.groups),
+            "class_names": artifact.class_names,
+            "fit": fit,
+            "library": artifact.library,
+            "artifact": served.digest,
+        }
+        return JSONResponse(about)
 
     def figures(self, request: Request) -> Response:
         """GET /metrics, in the format that the scraper accepts; in a thread too."""
@@ -507,40 +503,35 @@ class Service:
             raise HTTPException(503, f"no answer within {seconds:g} s: send less") from error
 
     @contextlib.asynccontextmanager
-    async def _body(self, request: Request, most: int | None = None) -> AsyncIterator[bytes]:
+    async def _body(self, request: Request, most: float = math.inf) -> AsyncIterator[Any]:
         """The whole body; it counts against the limits of the service until the block ends."""
-        limits, held = self.limits, 0
-        limit = min(limits.body_bytes, most or limits.body_bytes)
-        too_large = partial(
-            HTTPException, 413, f"the body is too large, at most {limit} bytes are taken: split the batch"
-        )
-        if int(request.headers.get("content-length", 0)) > limit:
-            raise too_large()
-        parts: list[bytes] = []
+        limits, body = self.limits, bytearray()
+        limit = min(limits.body_bytes, most)
+        claimed = int(request.headers.get("content-length", 0))
         try:
             async with asyncio.timeout(limits.body_seconds):
                 async for part in request.stream():
-                    held += len(part)
+                    body += part
                     self._n_bytes += len(part)
-                    if held > limit:
-                        raise too_large()
+                    if max(claimed, len(body)) > limit:
+                        words = f"the body is too large, at most {limit} bytes are taken: split the batch"
+                        raise HTTPException(413, words)
                     if self._n_bytes > max(limits.waiting_bytes, limit):
                         raise HTTPException(503, "too many large requests at once: try again", {"retry-after": "1"})
-                    parts.append(part)
-            request.scope["calibrant"] = {"bytes_in": held}
+            request.scope["calibrant"] = {"bytes_in": len(body)}
             # only now: a client that sends slowly takes no place from others
             if self._n_requests >= limits.requests:
                 raise HTTPException(503, f"{self._n_requests} requests are being answered", {"retry-after": "1"})
             self._n_requests += 1
             try:
-                yield b"".join(parts)
+                yield body  # as it is: a copy would hold large ones twice
             finally:
                 self._n_requests -= 1
         except TimeoutError as error:
             words = f"the body did not arrive within {limits.body_seconds:g} s"
             raise HTTPException(408, words, {"connection": "close"}) from error
         finally:
-            self._n_bytes -= held
+            self._n_bytes -= len(body)
 
 
 create_app = Service
