@@ -238,6 +238,6 @@ def test_the_service_answers_for_every_label(tmp_path):
     (scores, labels), (fresh, _) = problem(100, 3, rare=0.0)
     fitted = MultilabelCalibrator("platt").fit(scores, labels)
     save(fitted, tmp_path / "many.safetensors")
-    values, predictions = Served.of(read_artifact(tmp_path / "many.safetensors")).answer(fresh, "probabilities")[:2]
+    values, predictions = Served(read_artifact(tmp_path / "many.safetensors")).answer(fresh, "probabilities")[:2]
     np.testing.assert_array_equal(values, fitted.predict_proba(fresh))
     np.testing.assert_array_equal(predictions, fitted.predict(fresh))

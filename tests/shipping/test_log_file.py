@@ -189,14 +189,14 @@ def test_batches_and_groups_come_from_fields(tmp_path, again):
 def test_a_state_that_is_damaged_or_none_is_refused(tmp_path, text):
     log, state = tmp_path / "answers.jsonl", tmp_path / "state.json"
     log.write_text(lines(0, 40))
-    watch = LogFollower(str(log), state_file=state)
+    watch = LogFollower(str(log), state=state)
     watch.read()
     watch.save()
-    assert LogFollower(str(log), state_file=state).monitor.n == 40
+    assert LogFollower(str(log), state=state).monitor.n == 40
     text = state.read_text()[:1000] if text == "half" else text
     state.write_text(text)
     with pytest.raises(InputError, match=r"it is not the state of a monitor .* move it away"):
-        LogFollower(str(log), state_file=state)
+        LogFollower(str(log), state=state)
     assert state.read_text() == text
 
 

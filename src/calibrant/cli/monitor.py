@@ -44,7 +44,7 @@ def monitor(
     until_alarm : Leave with exit code 1 at the first alarm.
     poll : Seconds between looks at the log.
     """
-    follower = LogFollower(file, state_file=state, id=id_field, digits=digits, window=window, n_bins=bins, **watch)
+    follower = LogFollower(file, state=state, id=id_field, digits=digits, window=window, n_bins=bins, **watch)
     try:
         while True:
             gained = follower.read()

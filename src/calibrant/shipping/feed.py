@@ -52,7 +52,7 @@ class Feed(Kept):
     by : the field that names the group of an answer; the monitor is a `GroupMonitor` then. "hospital=north,south" lists
         the groups: any other name counts as `other`.
     id : the field that names an answer: one that comes twice counts once.
-    state_file : a file that keeps what is known between runs.
+    state : a file that keeps what is known between runs.
     settings : further parameters of `Monitor`.
     """
 
@@ -68,7 +68,7 @@ class Feed(Kept):
         batch: Any = None,
         by: str | None = None,
         id: str | None = None,
-        state_file: Any = None,
+        state: Any = None,
         **settings: Any,
     ) -> None:
         size = int(batch) if str(batch).isdigit() else None
@@ -79,15 +79,15 @@ class Feed(Kept):
         self.settings = {**self.monitor.settings, "batch": size or batch, "by": by, "id": id}
         self.seen = Names(SEEN_IDS)
         self.n_duplicates = 0
-        self._path = state_file
-        if state_file is None:
+        self._path = state
+        if state is None:
             return
-        check_target(state_file)
-        if os.path.exists(state_file):
+        check_target(state)
+        if os.path.exists(state):
             try:
-                self.from_json(Path(state_file).read_text("utf-8", "replace"), self)
+                self.from_json(Path(state).read_text("utf-8", "replace"), self)
             except InputError as error:
-                raise InputError(f"{state_file}: {error}; move it away, or give another file for the state") from error
+                raise InputError(f"{state}: {error}; move it away, or give another file for the state") from error
 
     def check(self, record: Any) -> Answer:
         """A record as an answer; nothing is remembered."""
@@ -172,13 +172,13 @@ class FeedbackDesk(Feed):
     STATE = (*Feed.STATE, "artifact")
     id_is_optional = True
 
-    def __init__(self, *, state: Any = None, artifact: str = "", **choices: Any) -> None:
+    def __init__(self, *, artifact: str = "", **choices: Any) -> None:
         self._lock = threading.Lock()
         self.artifact = artifact
         self._report = NO_ANSWERS
         self._unsaved = False
         self.n_stale = self.n_resets = 0
-        super().__init__(id="id", state_file=state, **choices)
+        super().__init__(id="id", **choices)
 
     def take(self, records: list[Any]) -> Json:
         """Give outcomes to the monitor: all of them, or none where one is unsound."""

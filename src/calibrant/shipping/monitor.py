@@ -604,12 +604,11 @@ class GroupMonitor(Kept):
         if size is not None:  # the groups' parts of the same batches, by number
             batches = (before + np.arange(len(names))) // size
         numbers = None if batches is None else np.atleast_1d(batches)
-        own = np.array([id(self._group(name)) for name in names])
-        for monitor in self.groups.values():
-            mine = np.flatnonzero(own == id(monitor))
-            if len(mine):
-                batch = None if numbers is None else numbers[mine]
-                monitor.update_answers(confidences[mine], flags[mine], batches=batch)
+        own = np.array([self._group(name) for name in names], dtype=object)
+        for name in set(own):
+            mine = np.flatnonzero(own == name)
+            batch = None if numbers is None else numbers[mine]
+            self.groups[name].update_answers(confidences[mine], flags[mine], batches=batch)
         # judge every group's part of a batch that the whole stream has finished
         current = str(self.total.n // size) if size else self.total.open_batch
         for monitor in self.groups.values():
@@ -621,14 +620,14 @@ class GroupMonitor(Kept):
         for monitor in (self.total, *self.groups.values()):
             monitor.close_batch()
 
-    def _group(self, name: str) -> Monitor:
-        """The monitor of a group; a new one, if there is room."""
+    def _group(self, name: str) -> str:
+        """The group that a name counts in; a new one, if there is room."""
         if name not in self.groups and len(self.groups) >= MAX_GROUPS:
             name = OTHER
         if name not in self.groups:
             rate = group_share(len(self.groups)) * self.total.false_alarm_rate
             self.groups[name] = replace(self.total, false_alarm_rate=rate, batch=None)
-        return self.groups[name]
+        return name
 
     def report(self) -> GroupReport:
         """The report of the whole stream with those of the groups."""

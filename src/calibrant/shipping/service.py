@@ -22,7 +22,7 @@ import numpy as np
 import calibrant
 from calibrant.core.arrays import Array
 from calibrant.core.errors import FitWarning, InputError, MissingExtraError
-from calibrant.core.schema import Schema, check_kind, identifier
+from calibrant.core.schema import check_kind, identifier
 from calibrant.shipping.artifact import Artifact, read_artifact
 from calibrant.shipping.feed import FeedbackDesk, parse_record
 from calibrant.shipping.http_codec import (
@@ -145,32 +145,23 @@ class Limits:
     drain_seconds: float = 0.0
 
 
-@dataclass(frozen=True, eq=False)
 class Served:
     """One artifact, ready to answer; a request keeps the one it began with."""
 
-    artifact: Artifact
-    schema: Schema
     groups: frozenset[str] | None = None
     """Names of the groups that a calibrator per group knows; None for any other calibrator."""
 
-    @property
-    def digest(self) -> str:
-        """A short name of the artifact's content."""
-        return self.artifact.digest[:12]
-
-    @classmethod
-    def of(cls, artifact: Artifact) -> Served:
-        """An artifact, unless it is part of a network."""
+    def __init__(self, artifact: Artifact) -> None:
         schema, calibrator = artifact.schema, artifact.calibrator
         if schema is None:
             raise InputError(f"{artifact.method} is part of a network and cannot be served over logits")
-        groups = None
+        self.artifact, self.schema = artifact, schema
+        self.digest = artifact.digest[:12]
+        """A short name of the artifact's content."""
         if calibrator.takes_groups:
-            groups = frozenset(identifier(name) for name in calibrator.groups_)
+            self.groups = frozenset(identifier(name) for name in calibrator.groups_)
             # answers say how many rows got the pooled fit; a warning per request would only fill the log
             warnings.filterwarnings("ignore", message=".*group", category=FitWarning)
-        return cls(artifact, schema, groups)
 
     def wanted(self, max_rows: int) -> Wanted:
         """What a request must bring."""
@@ -216,7 +207,7 @@ class ArtifactFile:
     def load(self) -> Served:
         """The artifact there is now."""
         self._signature = self._look()
-        return Served.of(read_artifact(self.path))
+        return Served(read_artifact(self.path))
 
     def changed(self) -> bool:
         """Whether the file is another one than at the last `load`; a missing file is waited for."""
@@ -249,7 +240,7 @@ class Service:
         self, artifact: Artifact | ArtifactFile, limits: Limits | None = None, *, feedback: FeedbackDesk | None = None
     ) -> None:
         self._file = artifact if isinstance(artifact, ArtifactFile) else None
-        self.served = artifact.load() if isinstance(artifact, ArtifactFile) else Served.of(artifact)
+        self.served = artifact.load() if isinstance(artifact, ArtifactFile) else Served(artifact)
         self.desk = desk = feedback or FeedbackDesk(artifact=self.served.digest)
         desk.schema = self.served.schema
         self.limits, self.stopping = limits or Limits(), False
