@@ -306,3 +306,11 @@ def test_an_answer_without_a_true_label_is_neither_right_nor_wrong(tmp_path: Pat
 def test_answers_that_never_equal_the_label_are_noted() -> None:
     found = open_predictions({"confidence": [0.9, 0.8], "prediction": ["yes", "no"], "label": [1, 0]})
     assert found.notes == ("correct is where prediction equals label: in no row; are they spelled alike?",)
+
+
+@pytest.mark.parametrize("name", ["weight", "cluster", "group"])
+def test_lines_of_json_must_all_have_what_changes_the_answer(tmp_path: Path, name: str) -> None:
+    rows = [{"probability": 0.9, "label": 1, name: 2}, {"probability": 0.2, "label": 0}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(InputError, match=f"{name} is missing in line 2"):
+        open_predictions(tmp_path / "a.jsonl")

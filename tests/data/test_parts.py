@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from pathlib import Path
 
@@ -132,6 +133,16 @@ def test_every_companion_of_a_remote_matrix_is_fetched(bucket):
     assert found.task == "pairs"
     assert found.labels.tolist() == [1, 0]
     assert found.clusters.tolist() == [4, 4]
+
+
+def test_a_remote_file_is_read_with_the_names_it_was_opened_with(bucket, tmp_path):
+    system = pytest.importorskip("fsspec").filesystem("memory")
+    probabilities = np.random.default_rng(0).dirichlet([1, 1, 1], 5)
+    rows = [{"probabilities": dict(zip("abc", row, strict=True)), "label": "a"} for row in probabilities.tolist()]
+    system.pipe_file("/bucket/one/a.jsonl", "\n".join(map(json.dumps, rows)).encode())
+    found = open_predictions("memory://bucket/one/a.jsonl", class_names=["c", "b", "a"])
+    assert np.array_equal(found.values, probabilities[:, ::-1])
+    assert found.labels.tolist() == [2] * 5
 
 
 def test_what_was_fetched_stays_below_its_bound(bucket, tmp_path, monkeypatch):

@@ -41,11 +41,14 @@ from calibrant.core.errors import InputError
 from calibrant.core.schema import KINDS, number_order
 from calibrant.data.source import (
     CLASS_NAMES,
+    CLUSTERS,
     CONFIDENCE,
     CORRECT,
+    GROUPS,
     KNOWN,
     LABELS,
     OTHER_LABELS,
+    WEIGHTS,
     ArrayField,
     Fields,
     Found,
@@ -98,7 +101,7 @@ def fields(path: Path, wanted: Wanted) -> Found:
         missing = [line for line, row in enumerate(rows, 1) if key not in row]
         if not missing:
             columns[key] = [row[key] if key in (LOGPROBS, TOP_LOGPROBS) else _by_name(row[key]) for row in rows]
-        elif key in scored or key in LABELS:
+        elif key in scored.union(LABELS, WEIGHTS, GROUPS, CLUSTERS):
             raise InputError(f"{path}: {key} is missing in line {missing[0]}")
     found = Fields()
     found.notes = notes

@@ -481,7 +481,11 @@ class FetchedSource(Source):
     def __init__(self, address: str, opened: Predictions, split: str, wanted: Wanted) -> None:
         self.name = address + (f"#{split}" if split else "")
         self.shape, self.dtype = opened.source.shape, opened.dtype
-        scores = Wanted(wanted.kind, opened.task, wanted.scores, require_labels=False)
+        # names of labels and classes may tell what the scores are, and in which order
+        labels = wanted.labels if isinstance(wanted.labels, str) else None
+        scores = replace(
+            wanted, task=opened.task, labels=labels, weights=None, by=(), cluster=None, require_labels=False
+        )
         self._open = partial(_open_fetched, address, split, scores)
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
