@@ -71,7 +71,7 @@ def test_fit_warns_when_a_method_that_needs_logits_gets_probabilities(run, tmp_p
     ("arguments", "words"),
     [
         (["-m", "magic"], "no method is called 'magic'"),
-        (["-p", "max_sweep=2"], "has no such parameter"),
+        (["-p", "max_sweep=2"], "Invalid parameter 'max_sweep' for estimator ClassTemperatureScaling"),
         (["-p", "max_sweeps"], "write NAME=VALUE"),
         (["-p", "objective=magic"], "objective must be"),
         (["-p", 'max_sweeps="two"'], "max_sweeps must be a whole number"),

@@ -11,8 +11,7 @@ from rich.text import Text
 
 import calibrant as cal
 from calibrant.cli.drawing import Output
-from calibrant.cli.verbs import CHECK_FAILED, Fields, plain, progress_bar, verb, warn
-from calibrant.core.atomic import check_target
+from calibrant.cli.verbs import Fields, plain, progress_bar, verb, warn
 from calibrant.core.errors import InputError
 from calibrant.evaluation.models import open_halves
 from calibrant.evaluation.rendering import raised_words
@@ -38,7 +37,7 @@ def compare(
     how: Fields,
     shifted: list[str] | None = None,
     printed: Fields,
-) -> None:
+) -> bool:
     """Fit methods on VAL and measure them on TEST, with paired 95% intervals; says which to ship, and why.
 
     One file is enough: its parts val and test are used, or its rows are divided, clusters being kept together.
@@ -55,9 +54,7 @@ def compare(
     columns : Metrics of the Markdown or LaTeX table, in order: nll,ece
     intervals : With 95% intervals in Markdown and LaTeX.
     """
-    if printed["report"] is not None:
-        check_target(printed["report"])
-    elif shifted:
+    if shifted and printed["report"] is None:
         raise InputError("--shift adds a section to the report: give --report as well")
     conditions = open_shift(shifted) if shifted else None  # before the work: a wrong path must not cost it
     with progress_bar(printed["as_json"]):
@@ -80,7 +77,7 @@ def compare(
             if title == "Command line":
                 typer.echo(plain(f"  {text.splitlines()[0]}"))  # one line, to be copied
 
-    finish(result, {"": result}, files, shown, shift=curves, **printed)
+    return finish(result, {"": result}, files, shown, shift=curves, **printed)
 
 
 def finish(
@@ -96,8 +93,8 @@ def finish(
     columns: str | None,
     shift: ShiftCurves | None = None,
     **options: Any,
-) -> None:
-    """Write the report; print JSON, Markdown, LaTeX or, given the command, the screen; leave with 1 where all failed.
+) -> bool:
+    """Write the report; print JSON, Markdown, LaTeX or, given the command, the screen; say whether all methods failed.
 
     Below what is shown stands what the fits warned of, by the name of the model where there are several.
     """
@@ -118,8 +115,7 @@ def finish(
             warn((f"{where}{text}" for text in one.warnings), "WARNING" if one.shares_rows else "note")
         if report is not None:
             typer.echo(plain(f"\nreport: {report}"))
-    if result.best is None:
-        raise typer.Exit(CHECK_FAILED)
+    return result.best is None
 
 
 def show(comparison: Comparison) -> None:

@@ -21,8 +21,6 @@ def demo(*, everything: bool = False, out: str = "out", resamples: int = 1000, a
     out : Folder for report.html and the saved winner.
     """
     folder = Path(out)
-    if folder.exists() and not folder.is_dir():
-        raise cal.InputError(f"{out} is a file: give the path of a folder to write to")
     folder.mkdir(parents=True, exist_ok=True)
     report, artifact = folder / "report.html", folder / "cal.safetensors"
     check_target(report)

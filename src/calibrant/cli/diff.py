@@ -5,7 +5,7 @@ from rich.text import Text
 
 import calibrant as cal
 from calibrant.cli.drawing import GREY, Output
-from calibrant.cli.verbs import CHECK_FAILED, plain, verb
+from calibrant.cli.verbs import plain, verb
 
 
 @verb
@@ -17,7 +17,7 @@ def diff(
     fail_on_worse: bool = False,
     markdown: bool = False,
     as_json: bool = False,
-) -> None:
+) -> bool:
     """Compare two reports or results: which figures got better or worse by more than their noise.
 
     The deciding metric of the best method is judged by itself; all other figures are adjusted for their number.
@@ -44,5 +44,4 @@ def diff(
         left = len(result.changes) - len(table.rows)
         if left:
             out.note(f"\n{left} figures within noise are not shown: --all shows them")
-    if fail_on_worse and result.worse:
-        raise typer.Exit(CHECK_FAILED)
+    return fail_on_worse and result.worse

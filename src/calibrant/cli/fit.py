@@ -4,13 +4,11 @@ import json
 from typing import Any
 
 import calibrant as cal
-from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.group import GroupCalibrator
 from calibrant.calibrators.prepare import task_method
 from calibrant.calibrators.registry import resolve
 from calibrant.cli.verbs import Fields, answer, progress_bar, skipped_words, verb, warn
 from calibrant.core import errors, progress
-from calibrant.core.atomic import check_target
 from calibrant.core.errors import InputError
 from calibrant.data import Predictions
 from calibrant.engines.engine import opened
@@ -42,17 +40,19 @@ def fit(
     method : Short name: auto, ts, shape, svs, bend, ts+top, …
     parameters : A parameter of the method, any number.
     """
-    check_target(output)
     # what is misspelt is found before any file is read
     if method.strip().lower() != "auto":
         resolve(method)
     given = dict(_assignment(text) for text in parameters or ())
     with errors.said() as heard, progress_bar(as_json), opened(engine) as running:
         predictions = cal.open_predictions(file, skip_bad_parts=skip_bad_parts, engine=running, by=groups, **said)
-        calibrator = build(method, given, predictions, keep_predictions)
-        if groups and not calibrator.takes_groups:
-            calibrator = GroupCalibrator(calibrator)
+        calibrator: Any = task_method(method, predictions.task, predictions.n_classes)
+        if keep_predictions and "keep_predictions" in calibrator.get_params(deep=False):
+            given["keep_predictions"] = True  # of a choice; any other method keeps them or cannot, which its fit shows
         try:
+            calibrator.set_params(**given)
+            if groups and not calibrator.takes_groups:
+                calibrator = GroupCalibrator(calibrator)
             figures = _fit_and_save(calibrator, predictions, output, running, keep_predictions and method)
         except (TypeError, ValueError, AttributeError, OverflowError) as error:
             if isinstance(error, InputError) or not parameters:
@@ -82,24 +82,6 @@ def _assignment(text: str) -> tuple[str, Any]:
         return name.strip(), json.loads(value)
     except ValueError:
         return name.strip(), {"None": None, "True": True, "False": False}.get(value, value)
-
-
-def build(method: str, options: Fields, predictions: Predictions, keep: bool) -> Any:
-    """The unfitted calibrator of a short name with its parameters, of which a typo is an error.
-
-    keep : have a choice keep every prediction; any other method either does so or cannot, which its fit shows.
-    """
-    calibrator = task_method(method, predictions.task, predictions.n_classes)
-    given = calibrator.get_params(deep=False)
-    # a calibrator inside is chosen by the short name
-    known = [name for name, value in given.items() if not isinstance(value, Calibrator)]
-    for name in options.keys() - known:
-        has = f"{type(calibrator).__name__} has no such parameter; it has {', '.join(known) or 'none'}"
-        raise InputError(f"--param {name}: {has}")
-    calibrator.set_params(**options)
-    if keep and "keep_predictions" in given:
-        calibrator.set_params(keep_predictions=True)
-    return calibrator
 
 
 def _fit_and_save(calibrator: Any, predictions: Predictions, output: str, engine: Any, kept: Any) -> Fields:

@@ -11,7 +11,7 @@ from calibrant.shipping.artifact import read_artifact
 MAX_NAMES = 8
 FIELDS = (
     "method", "n_classes", "kind", "created", "source", "n", "fingerprint", "before", "after", "digest", "format",
-    "library",
+    "library", "class_names",
 )  # fmt: skip
 
 
@@ -19,11 +19,10 @@ FIELDS = (
 def info(artifact: str, *, as_json: bool = False) -> None:
     """Say what an artifact is: method, classes, when and from what it was learned, and how good it was there."""
     found = read_artifact(artifact)
-    calibrator, names = found.calibrator, found.class_names
+    calibrator = found.calibrator
     facts = {
         **{name: getattr(found, name) for name in FIELDS},
         "task": calibrator.task_,
-        "class_names": None if names is None else list(names),
         "keeps_prediction": bool(calibrator.keeps_prediction),
         "parameters": {
             name: value if isinstance(value, int | float | str | None) else str(value)[:200]

@@ -6,7 +6,6 @@ import calibrant as cal
 from calibrant.cli.compare import finish
 from calibrant.cli.drawing import Output
 from calibrant.cli.verbs import Fields, progress_bar, verb
-from calibrant.core.atomic import check_target
 from calibrant.evaluation.models import MARKS, open_models
 
 
@@ -20,7 +19,7 @@ def models(
     how: Fields,
     table: str = "",
     printed: Fields,
-) -> None:
+) -> bool:
     """Compare models on the same rows: paired differences with 95% intervals, by group too, and methods over all.
 
     Rows are paired by a column of identifiers that all files have, else by order with equal labels.
@@ -38,8 +37,6 @@ def models(
     columns : Columns of the Markdown or LaTeX table, in order: nll,ece
     intervals : With 95% intervals in Markdown and LaTeX.
     """
-    if printed["report"] is not None:
-        check_target(printed["report"])
     with progress_bar(printed["as_json"]):
         opened = open_models(files, **said)
         result = cal.compare_models(opened, pair=pair, **compared, **how)
@@ -55,4 +52,4 @@ def models(
         out.note("", MARKS)
 
     sources = [f"{name}={','.join(part.name for part in halves if part)}" for name, halves in opened.items()]
-    finish(result, result.comparisons, sources, shown, show=table, **printed)
+    return finish(result, result.comparisons, sources, shown, show=table, **printed)

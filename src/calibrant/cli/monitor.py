@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 import calibrant as cal
-from calibrant.cli.verbs import CHECK_FAILED, Fields, answer, printable, verb, warn
+from calibrant.cli.verbs import Fields, answer, printable, verb, warn
 from calibrant.shipping.feed import LogFollower
 from calibrant.shipping.monitor import LATE
 
@@ -25,7 +25,7 @@ def monitor(
     until_alarm: bool = False,
     poll: Annotated[float, typer.Option(min=0.01)] = 1.0,
     as_json: bool = False,
-) -> None:
+) -> bool:
     """Watch calibration on a log; exit code 1 means that the alarm has risen. Stop with Ctrl-C.
 
     A line is {"confidence": 0.9, "correct": true}, or {"probabilities": […], "label": 3}, or the same with "logits".
@@ -59,8 +59,7 @@ def monitor(
             time.sleep(poll)
     except KeyboardInterrupt:
         follower.save()
-    if follower.monitor.alarm:
-        raise typer.Exit(CHECK_FAILED)
+    return follower.monitor.alarm
 
 
 def _show(follower: LogFollower, as_json: bool) -> None:

@@ -5,7 +5,6 @@ from textwrap import fill
 import calibrant as cal
 from calibrant.cli.verbs import Fields, Seed, answer, progress_bar, verb, warn
 from calibrant.core import errors
-from calibrant.core.atomic import check_target
 from calibrant.metrics.record import sign
 
 
@@ -30,7 +29,6 @@ def select(
     candidates : Short names to choose from: ts,vs,sms+top
     cv : Number of folds.
     """
-    check_target(output)
     predictions = cal.open_predictions(file, cluster=cluster, **said)
     if predictions.task == "multilabel":
         raise cal.InputError(

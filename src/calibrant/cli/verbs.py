@@ -17,6 +17,7 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 
 from calibrant.core import progress
+from calibrant.core.atomic import check_target
 
 HELP = {
     "artifact": "A saved calibrator, such as cal.safetensors.",
@@ -105,11 +106,12 @@ predictions are measured, which methods are compared and how one file is divided
 of `compare.finish`), and how answers are watched."""
 
 
-def verb(function: Callable[..., None]) -> Callable[..., None]:
+def verb(function: Callable[..., bool | None]) -> Callable[..., None]:
     """Make a command of a function: positional parameters become arguments, the others options.
 
     The lines `name : meaning` below "Parameters" in its docstring are the help texts. A parameter that is called like
-    one of the `BUNDLES` stands for its options, whose values it gets together.
+    one of the `BUNDLES` stands for its options, whose values it gets together. What it returns says whether the work
+    was done and its answer is no.
     """
     text, _, described = (inspect.getdoc(function) or "").partition("\n\nParameters\n----------\n")
     meanings = HELP | dict(re.findall(r"^(\w+) : (.*)", described, re.MULTILINE))
@@ -139,9 +141,12 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
             names = [name.strip() for name in next(csv.reader([given["class_names"]], skipinitialspace=True))]
             coded = all("=" in name for name in names)
             given["class_names"] = dict(name.split("=", 1) for name in names) if coded else names
+        for target in filter(None, map(given.get, ("output", "report"))):
+            check_target(target)  # before the work: a wrong path must not cost it
         for bundle in BUNDLES.keys() & own:
             given[bundle] = {name: given.pop(name) for name in BUNDLES[bundle]}
-        function(**given)
+        if function(**given):
+            raise typer.Exit(CHECK_FAILED)
 
     # typer reads both
     run.__doc__ = text
