@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+from scipy.optimize import brentq
 from scipy.special import ndtr
 from scipy.stats import binom
 
@@ -76,3 +78,28 @@ def test_intervals_of_groups_in_sure_clusters_are_those_of_three_gaps():
             group_analysis(confidence, latent < confidence, grouping, clusters=clusters, resamples=200).critical
         )
     assert 2.2 < np.median(reached) < 2.6
+
+
+@pytest.mark.parametrize(
+    ("n", "chance", "events"), [(400, 0.004, 0), (400, 0.004, 5), (200, 0.04, 14), (500, 0.6, 310)]
+)
+def test_intervals_of_groups_are_those_of_a_binomial_at_its_mid_p(n, chance, events):
+    """Standard errors to either side held rates below 0, and 98 to 99% of the truths of groups with an error or two."""
+    right = np.arange(n) < events
+    grouping = make_grouping({"ward": np.zeros(n)}, n)
+    found = group_analysis(np.full(n, chance), right, grouping, resamples=200, about="positive class")
+    gap, ratio = (found.groups[0].metrics[name] for name in ("gap", "observed_expected"))
+
+    def tail(rate: float, side: int) -> float:
+        """Normal number of the mid-p value of so many events, or of more, where this is their rate."""
+        seen = binom.cdf(events - 1, n, rate) + binom.pmf(events, n, rate) / 2
+        return (seen if side > 0 else 1 - seen) - ndtr(-found.critical)
+
+    high = brentq(tail, max(events, 0.5) / n, 0.99, args=(1,))
+    low = brentq(tail, 1e-9, events / n, args=(-1,)) if events else 0.0
+    assert (chance - gap.high, chance - gap.low) == pytest.approx((low, high), abs=0.1 * (high - low))
+    assert chance - gap.high >= -1e-12
+    assert (ratio.low, ratio.high) == pytest.approx((1 - gap.high / chance, 1 - gap.low / chance))
+    joined = group_analysis(np.full(n, chance), right, grouping, resamples=200, clusters=np.arange(n) // 2)
+    wide = joined.groups[0].metrics["gap"]
+    assert wide.low < gap.low < gap.high <= wide.high + 1e-12  # neighbours err together

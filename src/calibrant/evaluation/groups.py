@@ -1,14 +1,11 @@
 """Figures of every group, whether groups differ beyond chance, and which group is worst served.
 
 The signed gap of a group is its mean confidence minus its accuracy (of one probability per row: mean probability minus
-the share of positives). Its intervals hold for all groups at once: their half width is q standard errors, q the 95%
-quantile over resamples of the largest studentised deviation of any group (max-t; Westfall & Young 1993). Sums of
-clusters are multiplied by normal numbers instead: few clusters may hold errors, and resamples of them vary too little.
-
-How rows are summed: rows that share their group, their range of confidence and their outcome are one unit. A Poisson
-resample gives the unit's m rows a Poisson(m) number of copies, and sums over them are that number times the unit's
-mean: exact for m = 1, and off by the spread of confidence inside a narrow range otherwise. Where rows come in
-clusters, the clusters are the units, and a unit adds to every group that it has rows in.
+the share of positives). Its intervals hold for all groups at once: they hold the accuracies whose normal number, by the
+skewness of a binomial, is at most q, the 95% quantile of the largest of the groups' correlated normal numbers (max-t;
+Westfall & Young 1993). It is found by multiplying what is independent by normal numbers: rows that share their finest
+group, their range of confidence and their outcome as one unit, or whole clusters, which add to every group that they
+have rows in.
 
 Whether groups differ: rows are compared within bins of confidence, so that groups of easy and of hard rows under one
 and the same calibration map do not count as different. The odds of each bin are first multiplied by what all its rows
@@ -289,59 +286,72 @@ class _Rows:
             return self.totals(column**2)
         return self.by_unit(column).power(2).sum(axis=1)
 
-    def mean(self, column: Array, least: Any = 0.0) -> tuple[Array, Array]:
-        """Mean of a column in each group and its standard error, from at least this variance of the sum.
-
-        The error is NaN where fewer than 2 rows or clusters tell of it.
-        """
+    def mean(self, column: Array) -> tuple[Array, Array]:
+        """Mean of a column in each group and its standard error: NaN where fewer than 2 rows or clusters tell of it."""
         mean = self.totals(self.mass * column) / self.total
-        variance = np.maximum(self.squares(self.mass * (column - mean[self.codes])), least)
+        variance = self.squares(self.mass * (column - mean[self.codes]))
         return mean, np.where(self.independent >= 2, np.sqrt(variance) / self.total, np.nan)
 
 
-def _simultaneous(rows: _Rows, resamples: int, seed: int) -> tuple[Array, Array, float, Array]:
-    """The signed gap of each group, its standard error, and two things that hold for all groups at once.
+def _simultaneous(rows: _Rows, resamples: int, seed: int) -> tuple[tuple[Array, ...], float, Array]:
+    """The signed gap of each group with ends that hold for all groups at once, their normal quantile, and p-values.
 
-    They are the standard errors to either side of an interval, and the p-value of each gap.
+    The accuracy of a group varies as that of N equal rows would. The ends are the accuracies that N rows do not reject:
+    an interval of two standard errors is too wide on one side and too narrow on the other where errors are few.
     """
-    mass, gaps, generator = rows.mass, rows.stated - rows.correct, np.random.default_rng([seed, 17])
-    claimed = rows.totals(mass**2 * rows.stated * (1 - rows.stated)) * rows.joined
-    # at least what the stated confidences imply: a group without an error still has noise
-    gap, error = rows.mean(gaps, claimed)
-    known = error > 0
-    # deviations from the gap of the row's group, so that a mean over a resample is the deviation of its gap
-    own = mass * (gaps - gap[rows.codes])
-    total = rows.by_unit(own)
-    units = total.shape[1]
-    if rows.clusters is None:
-        parts = [rows.by_unit(column) for column in (mass, own**2, own * mass, mass**2)]
-        weight, square = (np.bincount(rows.unit, column) for column in (mass, mass**2))
-        # the Poisson mean of each unit, by which its draws are divided
-        size = np.maximum(weight**2 / np.maximum(square, 1e-300), 1e-9)[:, None]
-        least = (claimed / rows.squares(mass))[:, None]
-    else:
-        spread = np.sqrt(total.power(2).sum(axis=1))[:, None]
+    mass, generator = rows.mass, np.random.default_rng([seed, 17])
+    claimed = mass**2 * rows.stated * (1 - rows.stated)
+    stated, right = (rows.totals(mass * column) / rows.total for column in (rows.stated, rows.correct))
+    gap, error = rows.mean(rows.stated - rows.correct)
+    # half an error and half a right answer more than seen, which vary as the stated confidences imply
+    half = rows.totals(mass**2) / rows.total / 2
+    near = (rows.total * right + half) / (rows.total + 2 * half)
+    seen, near = right * (1 - right), near * (1 - near)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        implied = np.nan_to_num(rows.totals(claimed) * rows.joined / (stated * (1 - stated)))
+        variance = ((rows.total * error) ** 2 + implied * (near - seen)) / near
+        # a few clusters may show too little spread by chance
+        worth = rows.total**2 / (variance if rows.clusters is None else np.fmax(variance, implied))
+    own = mass * (rows.stated - rows.correct - gap[rows.codes])
+    # normal multiples of the sums of clusters, or of the spread that the stated confidences imply
+    total = rows.by_unit(claimed).sqrt() if rows.clusters is None else rows.by_unit(own)
+    spread = np.sqrt(total.power(2).sum(axis=1))[:, None]
+    known = np.isfinite(error * worth)
 
     def largest(count: int) -> Array:
-        """The largest studentised deviation of any group in each of so many draws."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            if rows.clusters is None:
-                ratios = generator.poisson(size, size=(units, count)) / size
-                sums, weight, own, cross, square = (part @ ratios for part in (total, *parts))
-                mean = sums / weight
-                t = sums / np.sqrt(np.maximum(own - 2 * mean * cross + mean**2 * square, least * square))
-            else:
-                # normal multiples of the clusters' sums, since resamples hold no more clusters with errors than seen
-                t = total @ generator.standard_normal((units, count)) / spread
-        return np.where(np.isfinite(t), np.abs(t), 0.0)[known].max(axis=0, initial=0.0)
+        """The largest of the groups' standardised deviations in each of so many draws."""
+        drawn = total @ generator.standard_normal((total.shape[1], count)) / np.maximum(spread, 1e-300)
+        return np.abs(drawn)[known].max(axis=0, initial=0.0)
 
-    reached = in_blocks(largest, resamples, units)
+    reached = in_blocks(largest, resamples, total.shape[1])
     reached.sort()
-    t = np.abs(gap) / np.where(known, error, np.nan)
-    p_gap = (1 + resamples - np.searchsorted(reached, t - 1e-12)) / (resamples + 1)
-    # groups without an error vary in no resample: the quantile of one normal gap is the least
+    p_gap = (1 + resamples - np.searchsorted(reached, np.abs(_normal(right, stated, worth)) - 1e-12)) / (resamples + 1)
     critical = max(float(reached[min(int(np.ceil(LEVEL * (resamples + 1))), resamples) - 1]), Z_95)
-    return gap, error, critical if known.any() else np.nan, np.where(known, p_gap, np.nan)
+    ends = [np.where(known, stated - _end(right, end, worth, critical), np.nan) for end in (1.0, 0.0)]
+    return (gap, *ends), critical if known.any() else np.nan, np.where(known, p_gap, np.nan)
+
+
+def _normal(seen: Array, chance: Array, worth: Array) -> Array:
+    """The share of right answers that was seen, as a standard normal number where they have this chance (G,).
+
+    A sum of skewness γ that is t standard deviations from its mean is taken as gamma distributed, whose cube root is
+    nearly normal: z = (6/γ)(∛(1 + γt/2) − 1) + γ/6 (Wilson & Hilferty 1931). It is close to the normal number of the
+    mid-p value of a binomial.
+    """
+    spread = np.sqrt(np.maximum(chance * (1 - chance), 1e-300) / worth)
+    skew = (1 - 2 * chance) / (worth * spread)
+    skew = np.where(np.abs(skew) < 1e-5, 1e-5, skew)
+    return 6 / skew * (np.cbrt(1 + skew * (seen - chance) / spread / 2) - 1) + skew / 6
+
+
+def _end(seen: Array, end: float, worth: Array, critical: float) -> Array:
+    """The chance between what was seen and 0 or 1 from which on its normal number is beyond the critical one (G,)."""
+    inside, outside = seen, np.full(len(seen), end)
+    for _ in range(50):
+        middle = (inside + outside) / 2
+        covered = np.abs(_normal(seen, middle, worth)) <= critical
+        inside, outside = np.where(covered, middle, inside), np.where(covered, outside, middle)
+    return outside
 
 
 MOST_SUMS, FEWEST_DRAWS = 20_000_000, 99
@@ -579,7 +589,7 @@ def group_analysis(
         raise InputError(f"confidence has {len(confidence)} rows, but there are {n_rows} groups of rows")
     rows = _Rows(np.asarray(confidence), np.asarray(correct), weights, clusters, grouping, n_bins)
     confidence, correct, mass = rows.stated, rows.correct, rows.mass
-    gap, error, critical, p_gap = _simultaneous(rows, resamples, seed)
+    gap, critical, p_gap = _simultaneous(rows, resamples, seed)
     sums = BinSums(*(rows.totals(mass * column, rows.index, n_bins) for column in (1, confidence, correct)))
 
     def around(value: Array, half: Array) -> tuple[Array, ...]:
@@ -591,7 +601,7 @@ def group_analysis(
 
     figures = {
         "ece": (sums.norm(1),), "over_confidence": (over(sums.excess),), "under_confidence": (under(sums.excess),),
-        "mce": (sums.norm(np.inf),), "gap": around(gap, critical * error),
+        "mce": (sums.norm(np.inf),), "gap": gap,
         "accuracy": mean(correct), "confidence": mean(confidence),
     }  # fmt: skip
     accuracy, mistaken = figures["accuracy"][0], 1 - confidence
@@ -599,11 +609,9 @@ def group_analysis(
         mistaken = np.minimum(confidence, mistaken)
         slope, slope_error = _slopes(rows, accuracy)
         figures["calibration_slope"] = around(slope, critical * slope_error)
+        stated = figures["confidence"][0]
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = accuracy / figures["confidence"][0]
-            # the logarithm of O/E is nearly normal; its influence is y/O − p/E
-            factor = np.exp(critical * error / accuracy)
-            figures["observed_expected"] = ratio, ratio / factor, ratio * factor
+            figures["observed_expected"] = tuple((stated - gap[place]) / stated for place in (0, 2, 1))
     figures |= {name: mean(column) for name, column in (scores or {}).items()}
     errors = rows.count * np.maximum(mean(mistaken)[0], np.minimum(accuracy, 1 - accuracy))
     few = (rows.count < FEWEST_ROWS) | (errors / rows.joined < FEWEST_ERRORS)
