@@ -86,13 +86,11 @@ def _own(kind: Any, task: str) -> Mapping[str, Learned]:
 
 def check_declared(calibrator: Any) -> None:
     """Raise unless the names that a fit has set are those that its class declares."""
-    known = {
-        **spec_of(type(calibrator)),
-        **spec_of(type(calibrator), "binary"),
-    }  # an object may be fitted to both in turn
+    kind = type(calibrator)
+    known = {*EVERY_FIT, *kind.learns, *(kind.learns_binary or ())}  # an object may be fitted to both tasks in turn
     if extra := [name for name in vars(calibrator) if name.endswith("_") and name not in known]:
         raise InputError(
-            f"{type(calibrator).__name__} learned {', '.join(extra)}, which its class does not declare: add "
+            f"{kind.__name__} learned {', '.join(extra)}, which its class does not declare: add "
             f"learns = {{{extra[0]!r}: cal.Learned(shape)}}, with () for a number or ('K',) for one per class"
         )
 

@@ -19,7 +19,7 @@ from sklearn.base import clone
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import INNERS, RECORD, Learned
 from calibrant.calibrators.logistic import beta_features, slope_features, stacked
-from calibrant.calibrators.prepare import in_pieces
+from calibrant.calibrators.prepare import ready
 from calibrant.calibrators.registry import get, resolve
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds, divided
 from calibrant.core.arrays import Array
@@ -174,7 +174,7 @@ class MultilabelCalibrator(Calibrator):
             some = some_labels(rows, max(1, POOLED_ENTRIES // rows.n))
             weights = None if some.weights is None else np.repeat(some.weights, some.n_classes)
             columns.insert(0, Rows(some.logits.reshape(-1), some.labels.reshape(-1), weights))
-        self.calibrators_ = [clone(method).fit_rows(in_pieces(method, own)) for own in columns]
+        self.calibrators_ = [clone(method).fit_rows(ready(method, own)) for own in columns]
         self.places_ = np.where(rare, 0.0, np.cumsum(~rare) - (not rare.any()))
 
     def _fit_shrunken(self, families: tuple[str, ...], rows: Rows, strength: float | str) -> None:

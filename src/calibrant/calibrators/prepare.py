@@ -135,15 +135,14 @@ def device_rows(calibrator: Any, given: Any, labels: Any, weights: Any) -> Rows:
 
 
 def ready(calibrator: Any, rows: Rows) -> Rows:
-    """Rows for a fit: unless it reads them through `Rows.total` alone, which then does so, every value is looked at."""
-    if not calibrator.additive or (rows.one_score and rows.in_memory):
+    """Rows for a fit: unless it reads them through `Rows.total` alone, which then does so, every value is looked at.
+
+    For fits that put rows into folds those of large weight are in pieces.
+    """
+    additive = calibrator.additive
+    if not additive or (rows.one_score and rows.in_memory):
         rows.settle()
-    return in_pieces(calibrator, rows)
-
-
-def in_pieces(calibrator: Any, rows: Rows) -> Rows:
-    """Rows of large weight in pieces, for fits that put rows into folds."""
-    return rows if calibrator.additive or not rows.in_memory else divided(rows)
+    return rows if additive or not rows.in_memory else divided(rows)
 
 
 def check_over_logits(calibrator: Any, name: str = "") -> None:

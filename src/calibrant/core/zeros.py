@@ -50,27 +50,25 @@ def log_floor_of(sample: Array, *, one_score: bool) -> float:
         finite = np.abs(sample[np.isfinite(sample)].astype(np.float64))
         lowest = -float(np.logaddexp(0.0, finite.max())) if len(finite) else 0.0
         return half_of(lowest, 2)
-    return half_of(_lowest_log_probability(sample), sample.shape[1])
-
-
-def half_of(lowest: float, n_classes: int) -> float:
-    """The floor, given the logarithm of the smallest positive probability."""
-    return max(min(lowest, -float(np.log(n_classes))) - float(np.log(2.0)), LOWEST_LOG)
-
-
-def _lowest_log_probability(logits: Array) -> float:
-    if not len(logits):
-        return 0.0
+    n_classes = sample.shape[1]
+    if not len(sample):
+        return half_of(0.0, n_classes)
     with np.errstate(invalid="ignore", over="ignore"):
         # numpy reduces short rows one by one, but the columns of a copy several rows at a time
-        columns = np.ascontiguousarray(logits.T) if logits.shape[1] <= SHORT_ROW else logits.T
+        columns = np.ascontiguousarray(sample.T) if n_classes <= SHORT_ROW else sample.T
         below = columns.min(axis=0)
         if np.isneginf(below).any():
             below = np.where(np.isneginf(columns), np.inf, columns).min(axis=0)
         depth = below.astype(np.float64) - columns.max(axis=0)
         # the log-mass of a row is its peak plus at most log K: no other row can hold the smallest probability
-        few = np.flatnonzero(depth <= depth.min() + np.log(logits.shape[1]))
-        return float((below[few] - logsumexp(logits[few].astype(np.float64))).min()) if len(few) else 0.0
+        few = np.flatnonzero(depth <= depth.min() + np.log(n_classes))
+        lowest = (below[few] - logsumexp(sample[few].astype(np.float64))).min(initial=0.0)
+    return half_of(float(lowest), n_classes)
+
+
+def half_of(lowest: float, n_classes: int) -> float:
+    """The floor, given the logarithm of the smallest positive probability."""
+    return max(min(lowest, -float(np.log(n_classes))) - float(np.log(2.0)), LOWEST_LOG)
 
 
 def raised(logits: Array, log_floor: float, *, scores: bool = False) -> Array:

@@ -44,23 +44,21 @@ def opened(engine: str | Engine = "local") -> Iterator[Engine]:
     ----------
     engine : "local", "dask", the address of a Dask scheduler ("tcp://host:8786"), or an engine
     """
-    if not isinstance(engine, str):
-        if not isinstance(engine, Engine):
-            raise InputError(f"engine must be a name or have run() and close(), got {type(engine).__name__}")
+    if engine == "local":
+        yield LocalEngine()  # which holds nothing
+    elif isinstance(engine, Engine):
         yield engine
-        return
-    with closing(_make(engine)) as made:
-        yield made
-
-
-def _make(name: str) -> Engine:
-    if name == "local":
-        return LocalEngine()
-    if name == "dask" or name.startswith(ADDRESSES):
+    elif not isinstance(engine, str):
+        raise InputError(f"engine must be a name or have run() and close(), got {type(engine).__name__}")
+    elif engine == "dask" or engine.startswith(ADDRESSES):
         from calibrant.engines.dask import DaskEngine  # loads dask, which only this engine needs
 
-        return DaskEngine() if name == "dask" else DaskEngine(name)
-    raise InputError(f"no engine is called {name!r}: give local, dask or the address of a scheduler (tcp://host:8786)")
+        with closing(DaskEngine() if engine == "dask" else DaskEngine(engine)) as made:
+            yield made
+    else:
+        raise InputError(
+            f"no engine is called {engine!r}: give local, dask or the address of a scheduler (tcp://host:8786)"
+        )
 
 
 class LocalEngine:

@@ -37,31 +37,24 @@ def temperature_sums(
 
     Exponentials have the precision of the logits, unless there are so few that their rounding would not average out.
     """
-    totals, dtype = np.zeros(5), np.float64 if logits.size < NARROW_ELEMENTS else logits.dtype
+    totals, dtype = np.zeros(5), np.dtype(np.float64) if logits.size < NARROW_ELEMENTS else logits.dtype
     for block in row_blocks(len(logits), logits.shape[1], PASS_ELEMENTS):
-        values, weight = logits[block].astype(dtype, copy=False), None if weights is None else weights[block]
-        totals += _block_sums(values, labels[block], weight, inverse_temperature)
+        values, true = logits[block].astype(dtype, copy=False), labels[block]
+        with np.errstate(over="ignore", invalid="ignore"):
+            # a class is a row of `scaled`. Where K is small these are copies, so that numpy's loops run along the
+            # samples: along short rows its `max` takes ten times as long
+            if logits.shape[1] <= SHORT_ROW:
+                columns = np.ascontiguousarray(values.T)
+                scaled = columns - columns.max(axis=0)
+            else:
+                scaled = (values - row_peak(values)).T
+            scaled *= dtype.type(inverse_temperature)
+            rows = loss_derivatives(scaled, scaled[true, np.arange(len(true))])
+            totals += rows.sum(axis=1) if weights is None else rows @ weights[block]
     if logits.dtype == np.float32 and not np.isfinite(totals).all():
         # the gap of two finite logits may exceed float32
         return temperature_sums(logits.astype(np.float64), labels, weights, inverse_temperature)
     return tuple(totals.tolist())
-
-
-def _block_sums(values: Array, labels: Array, weights: Array | None, inverse_temperature: float) -> Array:
-    """The five sums (5,) of a block, by exponentials of its precision.
-
-    A class is a row of `scaled` (K×n). Where K is small these are copies, so that numpy's loops run along the samples:
-    along short rows its `max` takes ten times as long.
-    """
-    with np.errstate(over="ignore", invalid="ignore"):
-        if values.shape[1] <= SHORT_ROW:
-            columns = np.ascontiguousarray(values.T)
-            scaled = columns - columns.max(axis=0)
-        else:
-            scaled = (values - row_peak(values)).T
-        scaled *= values.dtype.type(inverse_temperature)
-        derivatives = loss_derivatives(scaled, scaled[labels, np.arange(len(labels))])
-        return derivatives.sum(axis=1) if weights is None else derivatives @ weights
 
 
 def loss_derivatives(scaled: Any, true: Any) -> Any:
