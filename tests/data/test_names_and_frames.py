@@ -314,3 +314,14 @@ def test_lines_of_json_must_all_have_what_changes_the_answer(tmp_path: Path, nam
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(InputError, match=f"{name} is missing in line 2"):
         open_predictions(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("column", "names"), [("prob_0", None), ("logit_No", None), ("prob_Benign", ["Benign", "Bad"])]
+)
+def test_scores_of_the_negative_class_alone_are_not_those_of_the_positive_one(column: str, names: list[str]) -> None:
+    table = {column: [0.9, 0.2, 0.7], "label": [0, 1, 0]}
+    with pytest.raises(InputError, match="alone, the negative class: give those of the other"):
+        open_predictions(pd.DataFrame(table), class_names=names)
+    assert open_predictions(pd.DataFrame(table), scores=column).task == "binary"
+    assert open_predictions(pd.DataFrame({"prob_1": [0.9, 0.2], "label": [1, 0]})).task == "binary"

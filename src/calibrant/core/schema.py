@@ -43,10 +43,11 @@ MISSING = "missing"
 _NUMBER = re.compile(r"[+-]?(0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]{1,2})?")
 """Spellings of numbers as programs write them; "01" and "007" are not numbers but codes."""
 
-_OUTCOMES = {
+OUTCOMES = {
     **dict.fromkeys(("false", "no", "0", "wrong", "incorrect", "negative", "n", "f"), 0),
     **dict.fromkeys(("true", "yes", "1", "right", "correct", "positive", "y", "t"), 1),
 }
+"""Words for the two outcomes, in lower case."""
 
 
 def class_key(name: Any) -> str:
@@ -202,7 +203,7 @@ class Schema:
         lowered = {key.lower(): place for key, place in places.items()}
         lowered = lowered if len(lowered) == len(places) else {}  # names that differ by case only must match exactly
         if not places and (self.flat or self.task == "multilabel"):
-            lowered = _OUTCOMES
+            lowered = OUTCOMES
         keys = [class_key(value) for value in found.tolist()]
         answers = [places.get(key, lowered.get(key.lower())) for key in keys]
         unknown = np.array([answer is None for answer in answers])

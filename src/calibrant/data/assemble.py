@@ -23,7 +23,7 @@ import numpy as np
 
 from calibrant.core.arrays import Array, as_array
 from calibrant.core.errors import InputError, NoRowsError
-from calibrant.core.schema import KINDS, MISSING, PERCENT, class_key, identifier, number_order
+from calibrant.core.schema import KINDS, MISSING, OUTCOMES, PERCENT, class_key, identifier, number_order
 from calibrant.data.predictions import Predictions, join
 from calibrant.data.source import (
     ANSWER,
@@ -329,6 +329,12 @@ def _arranged(found: Fields, chosen: _Choice, wanted: Wanted, called: str) -> Fi
     """The fields of a table with those columns joined that stand side by side for one matrix."""
     matrices = {chosen.key: chosen.columns} if chosen.columns else {}
     keys = [class_key(word) for word in chosen.classes]
+    negative = [word for word, outcome in OUTCOMES.items() if outcome == 0] + list(wanted.class_names or ())[:1]
+    if len(keys) == 1 and wanted.scores is None and first_of((keys[0], keys[0].lower()), negative) is not None:
+        raise InputError(
+            f"{called} has the scores of {chosen.classes[0]} alone, the negative class: give those of the other one, "
+            "or name them with scores= if they are those of the positive class"
+        )
     labels = wanted.labels
     if isinstance(labels, str) and labels not in found:
         named = picked(list(found), labels, "labels", called)
