@@ -57,6 +57,19 @@ def test_matrix_of_models_and_its_report(run, folder, tmp_path):
     assert r"\begin{tabular}" in run(*given, "--latex")[1]
 
 
+def test_options_that_read_a_file_hold_for_one_that_is_divided(run, tmp_path):
+    generator = np.random.default_rng(0)
+    risk = generator.random(200)
+    died = (generator.random(200) < risk**2).astype(int)
+    for name in ("a", "b"):
+        rows = "".join(f"{stated},{outcome}\n" for stated, outcome in zip(risk, died, strict=True))
+        (tmp_path / f"{name}.csv").write_text(f"risk,died\n{rows}")
+    said = ("--scores", "risk", "--labels", "died", "--kind", "probabilities", *OPTIONS)
+    for given in (("compare", tmp_path / "a.csv", "--cv", 3), ("models", tmp_path / "a.csv", tmp_path / "b.csv")):
+        code, _, err = run(*given, *said)
+        assert code == 0, err
+
+
 def test_one_file_with_parts_equals_two_files(run, folder):
     whole = json.loads(run("models", folder / "small.npz", *OPTIONS, "--json")[1])
     pair = f"small={folder / 'small-val.npz'},{folder / 'small-test.npz'}"

@@ -454,7 +454,7 @@ def open_halves(model: Any, said: Mapping[str, Any]) -> Halves:
         parts = open_parts(model, **said)
         if "" not in parts and not {"val", "test"} <= parts.keys():
             raise InputError(f"{os.fspath(model)} has the parts {', '.join(parts)}, but val and test are needed")
-        model = parts.get("", parts)
+        model, said = parts.get("", parts), {}
     elif isinstance(model, Dataset):
         model = vars(model)
     if isinstance(model, Mapping) and {"val", "test"} <= model.keys():
