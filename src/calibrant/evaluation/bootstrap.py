@@ -16,8 +16,8 @@ Two intervals come out of the draws.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import betaincinv, pdtr
@@ -36,8 +36,7 @@ Norm = Callable[[np.ndarray], np.ndarray]
 """Calibration error of residuals (…, F) → (…)."""
 
 
-@dataclass(frozen=True)
-class Resamples:
+class Resamples(NamedTuple):
     """Counts (R, U) of the U units that are resampled: rows, or clusters of rows.
 
     rows : places of the m resampled rows among the n rows (m,), increasing.

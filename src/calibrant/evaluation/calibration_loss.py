@@ -1,7 +1,5 @@
 """By how much a recalibration would lower a score: the cross-validated excess risk, by any map or by a quick one."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass, replace
 from typing import Any

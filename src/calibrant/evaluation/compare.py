@@ -25,7 +25,6 @@ from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import draw
 from calibrant.evaluation.consistency import consistency_test
 from calibrant.evaluation.groups import (
-    clusters_by,
     column_groups,
     column_of,
     columns_by,
@@ -131,16 +130,15 @@ def compare(
         "ignore_index": ignore_index,
     }  # fmt: skip
     val, test, by, cluster, division = _opened(val, test, told, by, cluster, cv=cv, split=split, seed=seed)
-    seen_task = "binary" if test.task == "multilabel" else test.task
-    measured = chosen_metrics(metrics, seen_task, compared=True, criterion=criterion)
     same = "" if FOLD in val.groups else shared_rows(val, test)
     notes = [f"{SHARED_ROWS}, so the figures of every method are optimistic: {same}"] if same else []
-    test, by, cluster, weighed = sampled(test, by, cluster, weights_are)
+    test, by, clusters, weighed = sampled(test, by, cluster, weights_are)
     given, val, test = test, val.expanded(), test.expanded()
     seen = flattened(test)
-    groups = (None, None) if by is None or test.task == "multilabel" else common_groups(val, test, by)
+    measured = chosen_metrics(metrics, seen.task, compared=True, criterion=criterion)
+    grouping = None if by is None else make_grouping(by, seen.n)
+    groups = (None, None) if by is None or test.task == "multilabel" else common_groups(val, by)
     chosen = resolve_methods(methods, val.task, val.n_classes, grouped=groups[0] is not None)
-    clusters = clusters_by(seen, cluster)
     drawn = draw(seen.n, resamples, seed, clusters)
     shared: Json = {"weights": seen.weights, "clusters": clusters, "n_bins": n_bins}
     mapped = val.kind == "logits" and val.source.whole() is not None
@@ -188,7 +186,7 @@ def compare(
                 changed_predictions=float(np.average(columns.prediction != before.prediction, weights=seen.weights)),
                 changed_rankings=rank_changes(before.confidence, columns.confidence),
                 noise_floor=consistency_test(columns.confidence, columns.correct, seed=seed, **shared),
-                groups=column_groups(columns, seen, by, resamples=resamples, **shared),
+                groups=column_groups(columns, seen.task, grouping, resamples=resamples, **shared),
             )
         )
     floors = {row.method: row.noise_floor for row in found if row.error is None}
@@ -208,7 +206,7 @@ def compare(
         task=test.task,
         warnings=(*given.notes, *notes),
         division=division,
-        grouping=None if by is None else make_grouping(columns_by(seen, by), seen.n),
+        grouping=grouping,
     )
     return judged(comparison)
 

@@ -5,8 +5,6 @@ perfectly calibrated model would show on these n rows: its mean is the noise flo
 least as large as the observed one is a p-value that is uniform under calibration.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

@@ -15,14 +15,12 @@ variance V: the score test of a logistic regression on groups, with an intercept
 its values for outcomes drawn with the chances q, since χ² is no guide where errors are rare.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -73,8 +71,7 @@ MOST_INTEGERS = 1000
 MOST_GROUPS = 20_000
 
 
-@dataclass(frozen=True)
-class Grouping:
+class Grouping(NamedTuple):
     """Groups of rows over one or two columns.
 
     codes : the group of each row (L, n) on each level, numbered in the order of first appearance, so that renaming
@@ -155,63 +152,63 @@ def split_name(name: str) -> tuple[str, int]:
     return name, 0
 
 
-def columns_by(predictions: Any, by: Any, rows: Any = ...) -> dict[str, Array]:
-    """The columns to group by: names of columns of the predictions, one array of a value per row, or a mapping.
-
-    rows : places of the rows whose values are wanted, where they are not all rows once.
-    """
+def columns_by(predictions: Any, by: Any) -> dict[str, Array]:
+    """The columns to group by: names of columns of the predictions, one array of a value per row, or a mapping."""
     if isinstance(by, str):
         by = [part.strip() for part in by.split(",") if part.strip()]
     if isinstance(by, Sequence) and 1 <= len(by) <= 2 and all(isinstance(name, str) for name in by):
         by = {name: split_name(name)[0] for name in by}
     given = by if isinstance(by, Mapping) else {"group": by}
-    return {str(name): column_of(predictions, values)[rows] for name, values in given.items()}
+    found = {str(name): column_of(predictions, values) for name, values in given.items()}
+    for name, column in found.items():
+        if column.shape != (predictions.n,):
+            raise InputError(
+                f"the column {split_name(name)[0]!r} has shape {column.shape}, but there are {predictions.n} rows: "
+                "give one entry per row"
+            )
+    return found
 
 
-def clusters_by(predictions: Any, cluster: Any) -> Array | None:
-    """The cluster of each row, numbered by first appearance: a named column, an array, or what the predictions have.
-
-    None where there are none, or every row is a cluster of its own.
-    """
-    given = predictions.clusters if cluster is None else column_of(predictions, cluster)
-    if given is None:
-        return None
-    code, found = identifiers(given, predictions.n, "clusters")
-    if len(found) == 1 < predictions.n:
-        raise InputError("all rows are in one cluster: at least 2 are needed, and intervals need some 20 or more")
-    return code if len(found) < predictions.n else None
-
-
-def sampled(predictions: Any, by: Any, cluster: Any, weights_are: str) -> tuple[Any, Any, Any, str]:
+def sampled(
+    predictions: Any, by: Any, cluster: Any, weights_are: str
+) -> tuple[Any, dict[str, Array] | None, Array | None, str]:
     """Predictions whose weights sum to the number of sampling units, and words on their weights.
 
-    Rows are the units, whatever they weigh; with "counts" every copy of a row is one. Between them, groups and clusters
-    for the rows that figures are made of: a row of many labels, or with label shares, stands for several of them, which
-    share its group and form a cluster.
+    Rows are the units, whatever they weigh; with "counts" every copy of a row is one. Between them, the columns of `by`
+    and the clusters, numbered by first appearance, of the rows that figures are made of: a row of many labels, or with
+    label shares, stands for several of them, which share its group and form a cluster. They are None where there are
+    none, or every row is a cluster of its own.
     """
     if weights_are not in ("rows", "counts"):
         raise InputError(f"weights_are must be 'rows' or 'counts', got {weights_are!r}")
-    weights, words = predictions.weights, ""
+    weights, words, rows = predictions.weights, "", np.arange(predictions.n)
+    columns = None if by is None else columns_by(predictions, by)
+    clusters = predictions.clusters if cluster is None else column_of(predictions, cluster)
+    if clusters is not None:
+        clusters, _ = identifiers(clusters, predictions.n, "clusters")
     if weights is not None and weights_are == "rows":
         words = f", weights sum to {weights.sum():,.8g}"
         predictions = predictions.like(weights=weights * (np.count_nonzero(weights) / weights.sum()))
     elif weights is not None:
         if (weights % 1).any():
             raise InputError("weights_are='counts' makes copies of rows, but the weights are not all whole numbers")
-        rows = np.repeat(np.arange(predictions.n), weights.astype(np.int64))
-        by = None if by is None else columns_by(predictions, by, rows)
-        cluster = None if cluster is None else column_of(predictions, cluster)[rows]
+        rows = np.repeat(rows, weights.astype(np.int64))
         words = f" that are copies of {predictions.n:,}, as many as their weights count"
         predictions = predictions[rows].like(weights=None, notes=predictions.notes)
+    unit = None
     if predictions.task == "multilabel":
-        rows = np.repeat(np.arange(predictions.n), predictions.n_classes)
+        unit = np.repeat(np.arange(predictions.n), predictions.n_classes)
     elif predictions.label_shares is not None:
-        rows = np.nonzero(predictions.label_shares)[0]
-    else:
-        return predictions, by, cluster, words
-    clusters = clusters_by(predictions, cluster)
-    groups = None if by is None else columns_by(predictions, by, rows)
-    return predictions, groups, rows if clusters is None else clusters[rows], words
+        unit, _ = np.nonzero(predictions.label_shares)
+    rows = rows if unit is None else rows[unit]
+    clusters = unit if clusters is None else clusters[rows]
+    if clusters is not None:
+        # rows keep their order, and numbers of rows that are left out go
+        found, clusters = np.unique(clusters, return_inverse=True)
+        if len(found) == 1 < len(rows):
+            raise InputError("all rows are in one cluster: at least 2 are needed, and intervals need some 20 or more")
+        clusters = clusters if len(found) < len(rows) else None
+    return predictions, columns and {name: column[rows] for name, column in columns.items()}, clusters, words
 
 
 def column_of(predictions: Any, given: Any) -> Array:
@@ -219,9 +216,12 @@ def column_of(predictions: Any, given: Any) -> Array:
     return predictions.column(given) if isinstance(given, str) else np.asarray(given)
 
 
-def common_groups(val: Any, test: Any, by: Any) -> tuple[Array | None, Array]:
-    """The name of each row's group in both sets, numbers cut at the same places; None where `val` lacks a column."""
-    columns, start = columns_by(test, by), 0
+def common_groups(val: Any, columns: Mapping[str, Array]) -> tuple[Array | None, Array]:
+    """The name of each row's group in `val` and in the columns of test rows, numbers cut at the same places.
+
+    None where `val` lacks a column.
+    """
+    start = 0
     with suppress(InputError):
         columns = {name: np.concatenate([val.column(split_name(name)[0]), own]) for name, own in columns.items()}
         start = val.n
@@ -501,7 +501,7 @@ class GroupFigures(PlainData):
     bins: BinSums | None = field(default=None, compare=False, repr=False)
     """Sums of the group's reliability bins (M,)."""
 
-    json_fields: ClassVar[tuple[str, ...]] = ("by", "n", "metrics", "p_gap", "too_few")
+    json_fields = ("by", "n", "metrics", "p_gap", "too_few")
 
     @property
     def name(self) -> str:
@@ -635,11 +635,10 @@ def group_analysis(
     return GroupAnalysis(columns, groups, differ, critical, *_worst_served(groups, differ, pooled, about))
 
 
-def column_groups(columns: RowColumns, predictions: Any, by: Any, **options: Any) -> GroupAnalysis | None:
-    """`group_analysis` of the columns of predictions, with accuracy, NLL and Brier score of every group of `by`."""
-    if by is None:
+def column_groups(columns: RowColumns, task: str, grouping: Grouping | None, **options: Any) -> GroupAnalysis | None:
+    """`group_analysis` of the columns of rows, with accuracy, NLL and Brier score of every group."""
+    if grouping is None:
         return None
-    grouping, task = make_grouping(columns_by(predictions, by), predictions.n), predictions.task
     scores = {"accuracy": hits(columns, task), "nll": columns.nll, "brier": columns.brier}
     return group_analysis(columns.confidence, columns.correct, grouping, scores=scores, about=about(task), **options)
 

@@ -6,8 +6,6 @@ read the cells' mean confidence, of which there are about 256. Bins, bandwidths 
 those of the full sample: only the data are resampled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache, cached_property
 
@@ -28,7 +26,7 @@ from calibrant.kernels.isotonic import ScoreGroups
 from calibrant.metrics.classwise import class_loss_sums, class_sums
 from calibrant.metrics.clinical import spline_knots
 from calibrant.metrics.inputs import Checked
-from calibrant.metrics.record import BINS, ClassGaps, ClassSpread, Figure, Gaps, Mean, Metric, Redrawn, Share
+from calibrant.metrics.record import BINS, ClassGaps, ClassSpread, Figure, Gaps, Mean, Metric, Redrawn
 from calibrant.metrics.top_label import monotone_edges
 
 FINE_CELLS = 256
@@ -129,7 +127,7 @@ class Intervals:
             found = rule.figure(self.cells) if isinstance(rule, Redrawn) else self._resampled(metric, figure)
             # cells blur the figure a little, so that only the deviations are taken from them
             draws = np.maximum(value + drawn.shrink * (found[1:] - found[0]), rule.lowest)
-        if isinstance(rule, Share):
+        if isinstance(rule, Mean) and rule.share:
             # Exact ends where few rows are wrong, or right: resamples of few errors vary too little. As many rows count
             # as equally weighted, independent ones would be as noisy: Kish's number, or that of the clusters, and no
             # more than the spread of the draws tells.

@@ -27,8 +27,8 @@ from calibrant.evaluation.consistency import (
 )
 from calibrant.evaluation.groups import (
     GroupAnalysis,
-    clusters_by,
     column_groups,
+    make_grouping,
     sampled,
 )
 from calibrant.evaluation.results import MAIN, ClassProfile, about
@@ -259,11 +259,10 @@ def measure(
     )
     predictions.refuse_probabilities()
     check_counts(predictions.weights, "weights")
-    predictions, by, cluster, weighed = sampled(predictions, by, cluster, weights_are)
+    predictions, by, clusters, weighed = sampled(predictions, by, cluster, weights_are)
     given, predictions = predictions, predictions.expanded()
     seen = flattened(predictions)
     weights = seen.weights
-    clusters = clusters_by(seen, cluster)
     drawn = draw(seen.n, resamples, seed, clusters)
     chosen = chosen_metrics(metrics, seen.task)
     rows = scan_predictions(predictions, drawn, n_bins=n_bins, engine=engine)
@@ -277,7 +276,8 @@ def measure(
     floor = consistency_test(confidence, correct, clusters=clusters, **shared)
     if not rows.flat:
         floor = replace(floor, p_value=min(1.0, floor.p_value / (1 - CLASS_SHARE)))
-    groups = column_groups(columns, seen, by, clusters=clusters, resamples=resamples, **shared)
+    grouping = None if by is None else make_grouping(by, seen.n)
+    groups = column_groups(columns, seen.task, grouping, clusters=clusters, resamples=resamples, **shared)
     bins = reliability_bins(confidence, correct, **shared)
     progress.step("intervals", 3, 3)
     too_few = too_few_to_tell(confidence, correct, weights, seen.task, clusters)

@@ -19,7 +19,7 @@ from calibrant.evaluation.scan import ScannedRows
 from calibrant.evaluation.table import Estimate, Figures
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.classwise import class_sums
-from calibrant.metrics.record import METRICS, ClassGaps, Metric, known_name, user_metric
+from calibrant.metrics.record import BINS, METRICS, ClassGaps, Gaps, Metric, known_name, user_metric
 
 CLASS_ELEMENTS = 60_000_000
 """Rows × classes up to which every class's column is sorted."""
@@ -85,7 +85,9 @@ def estimated(
         if one.plain:
             values = one.values(rows.probabilities, rows.labels, sample_weight=rows.weights)
         else:
-            values = one.values(rows, None, **{"n_bins": n_bins} if one.takes_bins else {})
+            # does the number of bins set those that the interval is made of?
+            binned = (isinstance(rule, ClassGaps) or (isinstance(rule, Gaps) and rule.table in BINS) for rule in rules)
+            values = one.values(rows, None, **{"n_bins": n_bins} if any(binned) else {})
         for figure in one.figures:
             interval, draws[figure.name] = intervals.of(one, figure, values[figure.name])
             found[figure.name] = Estimate(values[figure.name], *interval)

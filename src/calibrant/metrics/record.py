@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import cleandoc
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
 
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
@@ -19,20 +19,17 @@ from calibrant.metrics import inputs
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True)
-class Mean:
-    """Interval of a weighted mean of one column of the rows ("nll", "brier", "confidence", "entropy", "hit")."""
+class Mean(NamedTuple):
+    """Interval of a weighted mean of one column of the rows ("nll", "brier", "confidence", "entropy", "hit").
+
+    share : it is a share of rows, whose interval is never narrower than few errors allow.
+    """
 
     column: str
+    share: bool = False
 
 
-@dataclass(frozen=True)
-class Share(Mean):
-    """Interval of a share of rows: as of a mean, but never narrower than few errors allow."""
-
-
-@dataclass(frozen=True)
-class Gaps:
+class Gaps(NamedTuple):
     """Interval of a calibration error ‖g‖ of residuals g = Σ w(c − a)/Σw, by inverting its test.
 
     table : what is summed: "width", "mass" or "monotone" bins, or a function of cells of neighbouring confidences
@@ -50,16 +47,14 @@ class Gaps:
     worst: bool = False
 
 
-@dataclass(frozen=True)
-class ClassGaps:
+class ClassGaps(NamedTuple):
     """The same of residuals (…, K·M) of K classes over "width" or "mass" bins; the norm is also given K."""
 
     binning: str
     norm: Callable[[Array, Array, int], Array]
 
 
-@dataclass(frozen=True)
-class Redrawn:
+class Redrawn(NamedTuple):
     """Percentiles of the figure of every resample, as a function of sums by cell (R, L).
 
     figure : of an object with `score`, `confidence` (L,), `weight`, `positive`, `excess` (R, L) and `knots`.
@@ -70,15 +65,13 @@ class Redrawn:
     lowest: float = 0.0
 
 
-@dataclass(frozen=True)
-class Resampled:
+class Resampled(NamedTuple):
     """Percentiles of the function itself on resampled rows: right for any smooth figure, and slow."""
 
     lowest: float = -math.inf
 
 
-@dataclass(frozen=True)
-class ClassSpread:
+class ClassSpread(NamedTuple):
     """Interval of the standard deviation over classes of the mean of a column in each class."""
 
     column: str
@@ -152,12 +145,6 @@ class Metric:
         """Every figure by name."""
         result = self.function(*rows, **options)
         return {one.name: float(getattr(result, one.field) if one.field else result) for one in self.figures}
-
-    @property
-    def takes_bins(self) -> bool:
-        """Does `n_bins` set the bins that its interval is made of?"""
-        rules = [one.interval for one in self.figures]
-        return any(isinstance(rule, ClassGaps) or (isinstance(rule, Gaps) and rule.table in BINS) for rule in rules)
 
     def serves(self, task: str) -> bool:
         """Is it asked about rows of this task?"""

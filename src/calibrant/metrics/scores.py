@@ -7,7 +7,7 @@ the share of rows where p ≥ ½ says the label, and mean p.
 from __future__ import annotations
 
 from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, check, mean
-from calibrant.metrics.record import Mean, Share, metric
+from calibrant.metrics.record import Mean, metric
 
 
 @metric("NLL", "NLL", "log loss: surprise at the true class, in nats", Mean("nll"), compared=4)
@@ -47,7 +47,7 @@ def brier(
     return mean(check(probabilities, labels, sample_weight, from_logits), "brier")
 
 
-@metric("accuracy", "acc", "share of right predictions", Share("hit"), percent=True, better=1, compared=6)
+@metric("accuracy", "acc", "share of right predictions", Mean("hit", share=True), percent=True, better=1, compared=6)
 def accuracy(
     probabilities: Probabilities, labels: ClassIndices, *, sample_weight: RowWeights = None, from_logits: bool = False
 ) -> float:
