@@ -129,3 +129,12 @@ def test_a_group_of_weight_zero_has_no_figures_in_json():
     group = np.arange(300) % 3
     found = measure(Predictions(probabilities=p, labels=y, task="binary", weights=1.0 * (group < 2)), by=group)
     assert json.loads(found.to_json())["groups"][2]["noise_floor"] is None
+
+
+@pytest.mark.parametrize("weights_are", ["rows", "counts"])
+def test_a_column_of_groups_of_another_length_is_refused(weights_are):
+    generator = np.random.default_rng(0)
+    scores, labels = generator.normal(size=(40, 3)), generator.integers(0, 2, (40, 3))
+    rows = Predictions(scores, labels, task="multilabel", weights=np.full(40, 2.0))
+    with pytest.raises(InputError, match=r"'group' has shape \(45,\), but there are 40 rows"):
+        measure(rows, by=np.arange(45) % 2, resamples=20, weights_are=weights_are)
