@@ -13,7 +13,7 @@ import calibrant as cal
 from calibrant.cli.drawing import Output
 from calibrant.cli.verbs import Fields, plain, progress_bar, verb, warn
 from calibrant.core.errors import InputError
-from calibrant.evaluation.models import open_halves
+from calibrant.evaluation.compare import open_halves
 from calibrant.evaluation.rendering import raised_words
 from calibrant.evaluation.results import Comparison
 from calibrant.evaluation.shift import ShiftCurves, open_shift, shift

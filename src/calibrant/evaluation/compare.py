@@ -1,5 +1,6 @@
 """Fit every method on one set of rows, measure it on another, and say which differences are more than noise."""
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +18,7 @@ from calibrant.core import progress
 from calibrant.core.arrays import check_counts, check_whole
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import InputError, said
-from calibrant.data import Predictions, as_predictions
+from calibrant.data import Predictions, as_predictions, open_parts
 from calibrant.data.chunks import SPILL_BYTES
 from calibrant.data.guards import shared_rows
 from calibrant.data.source import ArraySource
@@ -52,6 +53,9 @@ FOLD = "\0fold"
 """The column of groups that holds the fold of each row; no file can have one of this name."""
 
 Methods = str | Sequence[Any] | Mapping[str, Any]
+
+Halves = tuple[Predictions, Predictions | None]
+"""Rows to fit on and rows to measure on; None where one set of rows is to be divided."""
 
 
 def compare(
@@ -209,6 +213,23 @@ def compare(
         grouping=grouping,
     )
     return judged(comparison)
+
+
+def open_halves(model: Any, told: Mapping[str, Any]) -> Halves:
+    """The rows of one model, as `compare_models` takes it."""
+    from calibrant.datasets import Dataset
+
+    if isinstance(model, str | os.PathLike):
+        parts = open_parts(model, **told)
+        if "" not in parts and not {"val", "test"} <= parts.keys():
+            raise InputError(f"{os.fspath(model)} has the parts {', '.join(parts)}, but val and test are needed")
+        model, told = parts.get("", parts), {}
+    elif isinstance(model, Dataset):
+        model = vars(model)
+    if isinstance(model, Mapping) and {"val", "test"} <= model.keys():
+        model = model["val"], model["test"]
+    val, test = model if isinstance(model, tuple | list) and len(model) == 2 else (model, None)
+    return as_predictions(val, "val", **told), None if test is None else as_predictions(test, "test", **told)
 
 
 def _opened(val: Any, test: Any, told: Json, by: Any, cluster: Any, **how: Any) -> tuple[Any, ...]:

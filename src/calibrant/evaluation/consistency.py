@@ -227,8 +227,7 @@ def reliability_bins(
     index = bin_index(confidence, mass, n_bins, binning)
     count = np.bincount(index, minlength=n_bins)
     squares = count if mass is None else np.bincount(index, mass**2, n_bins)
-    stated = np.clip(confidence.astype(np.float64), 0.0, 1.0)
-    drawn = drawn_right(stated, index, n_bins, mass, draws=draws, seed=seed)
+    drawn = drawn_right(np.clip(confidence.astype(np.float64), 0.0, 1.0), index, n_bins, mass, draws=draws, seed=seed)
     with np.errstate(invalid="ignore", divide="ignore"):
         # Kish's number of equally weighted rows that would be as noisy: the plain count where there are no weights
         low, high = wilson_interval(bins.accuracy, bins.counts**2 / squares)

@@ -461,8 +461,7 @@ def _slopes(rows: _Rows, share: Array) -> tuple[Array, Array]:
     true, false = np.log(np.maximum([chance, 1 - chance], SMALLEST_CHANCE))
     columns = np.stack([true - false, rows.correct, rows.mass])
     slope, influence = np.full(len(share), np.nan), np.zeros(codes.size)
-    order = np.argsort(codes, axis=None)
-    for group, places in enumerate(np.split(order, np.cumsum(rows.count)[:-1])):
+    for group, places in enumerate(np.split(np.argsort(codes, axis=None), np.cumsum(rows.count)[:-1])):
         if 0 < share[group] < 1:
             score, correct, mass = columns[:, places % len(chance)]
             given = score[None], correct, mass

@@ -17,10 +17,10 @@ from calibrant.core import progress
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
 from calibrant.core.schema import identifiers
-from calibrant.data import Predictions, as_predictions, open_parts
+from calibrant.data import Predictions
 from calibrant.data.guards import IDS
 from calibrant.evaluation import rendering
-from calibrant.evaluation.compare import Methods, carried, compare, judged
+from calibrant.evaluation.compare import Halves, Methods, carried, compare, judged, open_halves
 from calibrant.evaluation.groups import group_differences
 from calibrant.evaluation.results import MAIN, Comparison, MethodRow
 from calibrant.evaluation.table import (
@@ -338,10 +338,6 @@ def compare_models(
     return ModelComparison(found, known_name(criterion), pairing)
 
 
-Halves = tuple[Predictions, Predictions | None]
-"""Rows to fit on and rows to measure on; None where one set of rows is to be divided."""
-
-
 def _check_same(models: Mapping[str, Any], contents: Callable[[Any], dict[str, Any]], remedy: str) -> None:
     """Raise unless what a function finds in each model is the same in all."""
     (mine, first), *others = ((name, contents(one)) for name, one in models.items())
@@ -444,20 +440,3 @@ def open_models(models: Mapping[str, Any] | Sequence[Any], **said: Any) -> dict[
         except InputError as error:
             raise InputError(f"model {name}: {error}") from error
     return found
-
-
-def open_halves(model: Any, said: Mapping[str, Any]) -> Halves:
-    """The rows of one model, as `compare_models` takes it."""
-    from calibrant.datasets import Dataset
-
-    if isinstance(model, str | os.PathLike):
-        parts = open_parts(model, **said)
-        if "" not in parts and not {"val", "test"} <= parts.keys():
-            raise InputError(f"{os.fspath(model)} has the parts {', '.join(parts)}, but val and test are needed")
-        model, said = parts.get("", parts), {}
-    elif isinstance(model, Dataset):
-        model = vars(model)
-    if isinstance(model, Mapping) and {"val", "test"} <= model.keys():
-        model = model["val"], model["test"]
-    val, test = model if isinstance(model, tuple | list) and len(model) == 2 else (model, None)
-    return as_predictions(val, "val", **said), None if test is None else as_predictions(test, "test", **said)

@@ -157,9 +157,7 @@ def text(table: Table, *, said: Iterable[str] = (), notes: Iterable[str] = (), w
     """One screen of text: sentences, the table and notes."""
     shown, more = screen(table)
     # in a notebook rich would display the table instead of writing it to the text
-    out = Console(
-        width=width, color_system=None, markup=False, emoji=False, highlight=False, force_jupyter=False
-    )  # fmt: skip
+    out = Console(width=width, color_system=None, force_jupyter=False)
     with out.capture() as written:
         for block in terminal(shown, width):
             out.print(block)

@@ -150,8 +150,8 @@ def ace(
     >>> ace([[0.75, 0.25], [0.25, 0.75]], [0, 0], n_bins=2)
     0.5
     """
-    checked = check(probabilities, labels, sample_weight, from_logits)
-    return float(np.abs(class_sums(checked, n_bins, "mass").gap).mean())
+    sums = class_sums(check(probabilities, labels, sample_weight, from_logits), n_bins, "mass")
+    return float(np.abs(sums.gap).mean())
 
 
 @metric(

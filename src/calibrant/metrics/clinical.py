@@ -292,8 +292,8 @@ def weighted_quantile(shares: Any, values: Array, weights: Array | None) -> Any:
 def _gaps(*inputs: Any) -> tuple[Array, Array | None]:
     """|c(p) − p| of each row, and the weights, from the inputs of a metric."""
     checked = check_binary(*inputs, weights_are="counts")
-    observed = sigmoid(curve(checked, checked.log_odds)[0])
-    return np.abs(observed - checked.probability.astype(np.float64)), checked.weights
+    score, *_ = curve(checked, checked.log_odds)
+    return np.abs(sigmoid(score) - checked.probability.astype(np.float64)), checked.weights
 
 
 def redrawn_gaps(draws: Any) -> Array:

@@ -150,8 +150,7 @@ def rank_changes(
     >>> round(rank_changes([0.5, 0.6, 0.7], [0.5, 0.9, 0.8]), 4)
     0.3333
     """
-    pair = ((before, "before"), (after, "after"))
-    first, second = (_confidences(values, name, from_logits) for values, name in pair)
+    first, second = _confidences(before, "before", from_logits), _confidences(after, "after", from_logits)
     if len(first) != len(second):
         raise InputError(f"before has {len(first)} rows, but after has {len(second)}")
     weights = check_weights(sample_weight, len(first))
