@@ -92,15 +92,15 @@ Read = Callable[[Wanted], Found]
 
 def assemble(fields: Found, name: str, split: str, wanted: Wanted) -> Predictions:
     """Check the arrays that belong together and join them; `wanted` names them, or replaces those of the file."""
-    called, prefix = name or "the table", f"{split}_" if split else ""
-    percent = wanted.kind == PERCENT
+    called, prefix, kind = name or "the table", f"{split}_" if split else "", wanted.kind
     fields, wanted, chosen = choose(fields, called, prefix, wanted)
     order = number_order(chosen.classes)
     if order:  # columns that numbers name stand in the order of the numbers
-        columns = [chosen.columns[place] for place in order]
-        chosen = chosen._replace(columns=columns, classes=list(map(str, range(len(order)))))
+        chosen = chosen._replace(
+            columns=[chosen.columns[place] for place in order], classes=list(map(str, range(len(order))))
+        )
     fields = _arranged(fields, chosen, wanted, called) if isinstance(fields, Fields) else fields
-    percent = percent and not fields[chosen.key].percent
+    percent = kind == PERCENT and not fields[chosen.key].percent
     scores, task = fields[chosen.key], wanted.task or chosen.task or _task(fields, chosen.key, split, wanted)
 
     def find(given: Any, option: str, usual: Iterable[str] = ()) -> Any:
@@ -155,6 +155,8 @@ def assemble(fields: Found, name: str, split: str, wanted: Wanted) -> Prediction
         ignore_index=wanted.ignore_index,
         guard=wanted.guard,
     )
+    if found.flat and wanted.scores is None and len(chosen.columns) == 1:
+        _refuse_negative(chosen.classes[0], wanted, called)
     if wanted.ignore_index is None:  # what else has an entry per row
         others = tuple(f"{other}_" for other in split_names(fields) if other not in ("", split))
         found.extras = {
@@ -173,6 +175,16 @@ def assemble(fields: Found, name: str, split: str, wanted: Wanted) -> Prediction
     if task == "pairs" and chosen.kind == "logits" and score_kind(chosen.key) is None:
         found.notes += (f"{chosen.key} is read as a logit: if it is not one, only figures after calibration count",)
     return found
+
+
+def _refuse_negative(name: str, wanted: Wanted, called: str) -> None:
+    """Raise where the class that the one column of scores names is the negative one."""
+    negative = [word for word, outcome in OUTCOMES.items() if outcome == 0] + list(wanted.class_names or ())[:1]
+    if first_of((name, class_key(name).lower()), negative) is not None:
+        raise InputError(
+            f"{called} has the scores of {name} alone, the negative class: give those of the other one, or name them "
+            "with scores= if they are those of the positive class"
+        )
 
 
 def _class_names(field: Field, called: str) -> list[str]:
@@ -329,12 +341,6 @@ def _arranged(found: Fields, chosen: _Choice, wanted: Wanted, called: str) -> Fi
     """The fields of a table with those columns joined that stand side by side for one matrix."""
     matrices = {chosen.key: chosen.columns} if chosen.columns else {}
     keys = [class_key(word) for word in chosen.classes]
-    negative = [word for word, outcome in OUTCOMES.items() if outcome == 0] + list(wanted.class_names or ())[:1]
-    if len(keys) == 1 and wanted.scores is None and first_of((keys[0], keys[0].lower()), negative) is not None:
-        raise InputError(
-            f"{called} has the scores of {chosen.classes[0]} alone, the negative class: give those of the other one, "
-            "or name them with scores= if they are those of the positive class"
-        )
     labels = wanted.labels
     if isinstance(labels, str) and labels not in found:
         named = picked(list(found), labels, "labels", called)
