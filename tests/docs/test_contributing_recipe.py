@@ -204,7 +204,7 @@ def test_a_metric_is_one_file_and_one_line_of_the_list(tmp_path: Path) -> None:
     script.write_text(METRIC_WORKS.replace("HOOKS", table), encoding="utf-8")
     done = run([str(script)], work, copy)
     assert done.stdout.endswith("exit 1\nall works\n"), done.stdout + done.stderr
-    assert re.search(r"^ .*surety +\d+\.\d+ \[", done.stdout, flags=re.M), done.stdout
+    assert re.search(r"^surety % +\d+\.\d+ +\[", done.stdout, flags=re.M), done.stdout
     assert "surety is " in done.stdout
 
 
