@@ -325,3 +325,23 @@ def test_scores_of_the_negative_class_alone_are_not_those_of_the_positive_one(co
         open_predictions(pd.DataFrame(table), class_names=names)
     assert open_predictions(pd.DataFrame(table), scores=column).task == "binary"
     assert open_predictions(pd.DataFrame({"prob_1": [0.9, 0.2], "label": [1, 0]})).task == "binary"
+
+
+@pytest.mark.parametrize("whole", [1.0, 100.0])
+def test_percent_are_not_taken_for_logits(whole):
+    rng = np.random.default_rng(0)
+    given, labels = whole * rng.dirichlet(np.ones(3), 40), rng.integers(0, 3, 40)
+    for use in (
+        lambda: cal.measure((given, labels), resamples=10),
+        lambda: cal.get("ts").fit(given, labels),
+        lambda: cal.measure({"logit_a": given[:, 0], "logit_b": given[:, 1], "logit_c": given[:, 2], "label": labels}),
+    ):
+        with pytest.raises(InputError, match=r"are probabilities: all 40 rows") as caught:
+            use()
+        assert "kind='logits'" not in str(caught.value)
+    kind = "percent" if whole > 1 else "probabilities"
+    with pytest.raises(InputError) as caught:
+        cal.measure((100 * given / whole, labels), kind="probabilities")
+    assert "try kind='percent'" in str(caught.value)
+    found = cal.measure((given, labels), kind=kind, resamples=10).metrics["nll"].value
+    assert found == pytest.approx(-np.log(given / whole)[np.arange(40), labels].mean())

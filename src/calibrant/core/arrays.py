@@ -255,10 +255,11 @@ def sums_finitely(values: np.ndarray) -> bool:
         return bool(np.isfinite(values.sum(dtype=values.dtype)))
 
 
-def are_probabilities(values: np.ndarray) -> bool:
-    """Do all values lie in [0, 1] and all rows sum to one?"""
-    inside = values.min() >= 0 and values.max() <= 1 + PROBABILITY_TOLERANCE
-    return bool(inside and (np.abs(values.sum(axis=1, dtype=np.float64) - 1) <= PROBABILITY_TOLERANCE).all())
+def are_probabilities(values: np.ndarray, whole: float = 1.0) -> bool:
+    """Do all values lie in [0, 1] and all rows sum to one, or in percent to a `whole` of 100?"""
+    room = whole * PROBABILITY_TOLERANCE
+    inside = values.min() >= 0 and values.max() <= whole + room
+    return bool(inside and (np.abs(values.sum(axis=1, dtype=np.float64) - whole) <= room).all())
 
 
 FEWEST_RISKS = 20
@@ -266,7 +267,7 @@ FEWEST_RISKS = 20
 
 
 def look_like_probabilities(values: np.ndarray) -> bool:
-    """Do two or more rows all lie in [0, 1] and sum to one, as softmax outputs do and logits never do?
+    """Do two or more rows all lie in [0, 1] and sum to one, as softmax outputs do and logits never do? Or to 100?
 
     Of one score per row: do twenty or more all lie in [0, 1]?
     """
@@ -275,12 +276,14 @@ def look_like_probabilities(values: np.ndarray) -> bool:
     if values.ndim != 2 or values.shape[1] < 2 or len(values) < 2:
         return False
     # real logits fail in the first rows, so that the whole matrix is read only where it matters
-    return are_probabilities(values[:64]) and are_probabilities(values)
+    return any(are_probabilities(values[:64], whole) and are_probabilities(values, whole) for whole in (1.0, 100.0))
 
 
 def probabilities_error(n_rows: int, name: str, remedy: str) -> InputError:
     """The error for probabilities that were passed as logits."""
-    return InputError(f"{name} are probabilities: all {n_rows} rows lie in [0, 1] and sum to 1; {remedy}")
+    return InputError(
+        f"{name} are probabilities: all {n_rows} rows lie in [0, 1] and sum to 1 (in percent, 100); {remedy}"
+    )
 
 
 def explain_bad_values(values: np.ndarray, *, from_logits: bool, name: str, first_row: int = 0) -> None:
@@ -306,7 +309,7 @@ def explain_bad_values(values: np.ndarray, *, from_logits: bool, name: str, firs
     lowest, highest = float(values.min()), float(values.max())
     if lowest < 0 or highest > 1 + PROBABILITY_TOLERANCE:
         remedy = 'if these are logits, say kind="logits" (from_logits=True of a metric)'
-        if lowest >= 0 and (np.abs(sums - 100) <= 100 * PROBABILITY_TOLERANCE).all():
+        if are_probabilities(values, 100.0):
             remedy = "the rows sum to 100, so these are percent: divide by 100"
         raise InputError(f"{name} range from {lowest:.4g} to {highest:.4g}, but probabilities lie in [0, 1]: {remedy}")
     off = np.abs(sums - 1)
