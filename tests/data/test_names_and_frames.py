@@ -345,3 +345,15 @@ def test_percent_are_not_taken_for_logits(whole):
     assert "try kind='percent'" in str(caught.value)
     found = cal.measure((given, labels), kind=kind, resamples=10).metrics["nll"].value
     assert found == pytest.approx(-np.log(given / whole)[np.arange(40), labels].mean())
+
+
+def test_risks_in_percent_are_not_taken_for_logits() -> None:
+    rng = np.random.default_rng(0)
+    risk = rng.random(40)
+    event = rng.random(40) < risk
+    with pytest.raises(InputError, match=r"all 40 lie in \[0, 100\], .*: say kind=\"percent\" or kind=\"logits\""):
+        cal.measure((100 * risk, event), resamples=10)
+    found = cal.measure((100 * risk, event), kind="percent", resamples=10).metrics["brier"].value
+    assert found == pytest.approx(((risk - event) ** 2).mean())
+    for scores in (8 * risk, 100 * risk - 50):  # as logits may be
+        cal.measure((scores, event), resamples=10)
