@@ -350,14 +350,14 @@ def from_object(given: Any, wanted: Wanted, name: str = "") -> Predictions:
         return column_fields({renamed.get(word, word): column for word, column in columns.items()})
 
     made = assembled(read, name, "", wanted)
-    # the probability of a logit beyond 30 is 1 in 13 digits
-    whole = 100 if made.flat and np.max(made.values, initial=0) > 30 else 1
-    if pair and wanted.kind is None and made.flat and look_like_probabilities(made.values / whole):
-        words = {1: "probabilities", 100: "percent"}[whole]
-        raise InputError(
-            f"{name or 'scores'}: all {made.n} lie in [0, {whole}], as probabilities do and logits may: say "
-            f'kind="{words}" or kind="logits"'
-        )
+    if pair and wanted.kind is None and made.flat:
+        # the probability of a logit beyond 30 is 1 in 13 digits
+        whole, kind = (100, "percent") if np.max(made.values, initial=0) > 30 else (1, "probabilities")
+        if look_like_probabilities(made.values / whole):
+            raise InputError(
+                f"{name or 'scores'}: all {made.n} lie in [0, {whole}], as probabilities do and logits may: say "
+                f'kind="{kind}" or kind="logits"'
+            )
     return made
 
 
