@@ -8,7 +8,7 @@ Numbers are fractions, not percent.
 import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -66,6 +66,13 @@ class Estimate(PlainData):
     high: float = NAN
     spread: float = NAN
     """Standard deviation over repetitions (seeds) whose mean is `value`; NaN for a single result."""
+
+    def __eq__(self, other: object) -> bool:
+        """Equal numbers; a missing end equals a missing end, which Python up to 3.12 took from their identity."""
+        return isinstance(other, Estimate) and np.array_equal(astuple(self), astuple(other), equal_nan=True)
+
+    def __hash__(self) -> int:
+        return hash(self.value)
 
     def to_dict(self) -> Json:
         """Plain JSON data; the spread only where there is one."""
