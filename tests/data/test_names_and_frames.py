@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -183,10 +184,13 @@ def test_numbers_are_names_too(tmp_path: Path) -> None:
     for given in (tmp_path / "a.jsonl", tmp_path / "a.csv", tmp_path / "a.parquet", tmp_path / "a.npz", wide):
         found = open_predictions(given)
         assert (found.probabilities.argmax(axis=1) == found.labels).mean() == accuracy
-    two = pd.DataFrame({"prob_True": P[:, 0], "prob_False": 1 - P[:, 0], "label": LABELS == 0})
-    for labels in (two["label"], two["label"].astype(int)):
-        found = open_predictions(two.assign(label=labels))
-        assert (found.probabilities.argmax(axis=1) == found.labels).mean() == ((P[:, 0] > 0.5) == (LABELS == 0)).mean()
+    right = ((P[:, 0] > 0.5) == (LABELS == 0)).mean()
+    for words in (("True", "False"), ("yes", "No"), ("positive", "negative")):
+        two = pd.DataFrame({f"prob_{words[0]}": P[:, 0], f"prob_{words[1]}": 1 - P[:, 0], "label": LABELS == 0})
+        for labels in (two["label"], two["label"].astype(int), np.where(two["label"], *words)):
+            for given in (two.assign(label=labels), two[two.columns[::-1]].assign(label=labels)):
+                found = open_predictions(given)
+                assert (found.probabilities.argmax(axis=1) == found.labels).mean() == right
     rows = [{"probabilities": {"True": p, "False": 1 - p}, "label": p > 0.5} for p in (0.9, 0.2)]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     found = open_predictions(tmp_path / "a.jsonl")
@@ -357,3 +361,20 @@ def test_risks_in_percent_are_not_taken_for_logits() -> None:
     assert found == pytest.approx(((risk - event) ** 2).mean())
     for scores in (8 * risk, 100 * risk - 50):  # as logits may be
         cal.measure((scores, event), resamples=10)
+
+
+def test_a_fit_of_a_table_knows_its_columns(tmp_path: Path) -> None:
+    table = pd.DataFrame(np.log(P), columns=["logit_c", "logit_a", "logit_b"]).assign(
+        label=np.array(["c", "a", "b"])[LABELS]
+    )
+    table.to_csv(tmp_path / "a.csv", index=False)
+    scores = table.drop(columns="label")
+    for given in (table, tmp_path / "a.csv"):
+        fitted = cal.get("vs").fit(given)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            np.testing.assert_array_equal(fitted.predict_proba(scores), fitted.predict_proba(scores.to_numpy()))
+        with pytest.raises(InputError, match="the columns are logit_a, logit_b, logit_c, but the fit had logit_c"):
+            fitted.predict_proba(scores[["logit_a", "logit_b", "logit_c"]])
+    fitted.fit(scores.to_numpy(), LABELS)
+    assert fitted.predict_proba(scores.to_numpy()[:, ::-1]).shape == P.shape

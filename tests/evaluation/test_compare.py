@@ -348,7 +348,9 @@ def test_groups_of_kept_rows_stand_beside_ignored_ones(tmp_path):
     kept = labels >= 0
     np.savez(tmp_path / "all.npz", logits=rows.logits, labels=labels, ward=ward)
     np.savez(tmp_path / "kept.npz", logits=rows.logits[kept], labels=labels[kept], ward=ward[kept])
+    asked_later = calibrant.open_predictions(tmp_path / "all.npz", ignore_index=-100)
     opened = calibrant.open_predictions(tmp_path / "all.npz", by=["ward"], ignore_index=-100)
+    assert (asked_later.column("ward") == opened.groups["ward"]).all()
     every = calibrant.measure(opened, by="ward", resamples=20)
     some = calibrant.measure(tmp_path / "kept.npz", by="ward", resamples=20)
     assert every.groups.to_frame().equals(some.groups.to_frame())

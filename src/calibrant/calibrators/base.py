@@ -107,8 +107,8 @@ class Calibrator(TransformerMixin, BaseEstimator):
     `_map_binary`.
 
     After `fit`: `task_`, `n_features_in_`, `classes_`, `n_iter_`, `objective_trace_`, `fit_seconds_`, `n_parameters_`;
-    after `fit` also `n_rows_` and `fingerprint_`, which name the fit data in a saved artifact, and `log_floor_`, the
-    logarithm of what a probability of 0 counts as.
+    after `fit` also `n_rows_` and `fingerprint_`, which name the fit data in a saved artifact, `score_columns_`, the
+    names of the scores of a file or table, and `log_floor_`, the logarithm of what a probability of 0 counts as.
     """
 
     facts: ClassVar[dict[str, Any]] = {}
@@ -129,6 +129,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
     learns_binary: ClassVar[Mapping[str, Learned] | None] = None
     task_: str = "multiclass"
     log_floor_: float | None = None
+    score_columns_: tuple[str, ...] = ()
 
     def __init_subclass__(cls, **facts: Any) -> None:
         super().__init_subclass__()

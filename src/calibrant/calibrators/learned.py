@@ -67,6 +67,7 @@ EVERY_FIT: Mapping[str, Learned] = dict.fromkeys(
         "n_rows_",
         "fingerprint_",
         "kind_",
+        "score_columns_",
         "log_floor_",
     ),
     RECORD,

@@ -54,6 +54,7 @@ def prepared(  # noqa: PLR0917
 
     What is not an array with labels must hold its labels itself.
     """
+    calibrator.score_columns_ = ()
     if labels is not None:
         calibrator.kind_ = "logits"
         if on_device(given) and not is_one_column(given) and groups is None and clusters is None:
@@ -67,6 +68,8 @@ def prepared(  # noqa: PLR0917
         raise InputError(f"{type(calibrator).__name__} requires y to be passed, but the target y is None")
     predictions = as_predictions(given)
     calibrator.kind_ = predictions.kind
+    if not predictions.flat and len(predictions.score_columns) == predictions.n_classes:
+        calibrator.score_columns_ = predictions.score_columns
     check_task_method(calibrator, predictions.task, n_classes=predictions.n_classes)
     predictions.refuse_probabilities()
     if not predictions.spread:
@@ -221,7 +224,17 @@ def _maps_one_score(name: str) -> bool:
 
 
 def check_names(estimator: Any, given: Any, matrix: Array, *, reset: bool) -> None:
-    """Learn (`reset`) or compare the number and the names of the columns, as scikit-learn does."""
+    """Learn (`reset`) or compare the number and the names of the columns, as scikit-learn does.
+
+    A fit of a file or table with labels has learned which columns held the scores.
+    """
+    known = () if reset else estimator.score_columns_
+    if known and hasattr(given, "columns"):
+        if tuple(given.columns) != known:
+            raise InputError(
+                f"the columns are {', '.join(map(str, given.columns))}, but the fit had {', '.join(known)}"
+            )
+        return
     if isinstance(given, np.ndarray) and not hasattr(estimator, "feature_names_in_"):
         # what `validate_data` comes to where nobody names columns, without its search for tables
         if reset:

@@ -171,15 +171,15 @@ class Schema:
         """Class numbers (n,), or outcomes (n,) or (n, L), int64, from names or numbers.
 
         Labels are matched to the class names first. Where a class name is itself a number, every label must be a name;
-        otherwise labels that are whole numbers are places. No single label decides which: parts of a data set that are
-        read one by one are therefore read alike.
+        of the classes yes and no, in any order, 1 is yes. Otherwise labels that are whole numbers are places. No single
+        label decides which: parts of a data set that are read one by one are therefore read alike.
         """
         array = as_array(values, name)
         rows = len(array) if n_rows is None else n_rows
         if array.ndim == 1 and self.task == "multilabel" and self.n_classes == 1:
             array = array[:, None]
         texts = array.dtype.kind in "USO" and array.size > 0
-        numbered = any(class_number(word) is not None for word in self._outcome_names)
+        numbered = any(class_number(word) is not None for word in (*self._outcomes, *self._outcome_names))
         if texts or (numbered and array.dtype.kind in "fiub"):
             array = self._by_name(array, name, numbered)
         if self.flat:
@@ -195,11 +195,18 @@ class Schema:
         """Names that a label may be; the names of many labels are not, since each of them is 0 or 1."""
         return self.class_names if self.class_names is not None and self.task != "multilabel" else ()
 
+    @property
+    def _outcomes(self) -> dict[str, int]:
+        """The places of outcomes 0 and 1, where the names of two classes are words for them, such as yes and no."""
+        words = [str(OUTCOMES.get(name.lower())) for name in self._outcome_names]
+        return {} if self.flat or sorted(words) != ["0", "1"] else {word: words.index(word) for word in words}
+
     def _by_name(self, array: Array, name: str, numbered: bool) -> Array:
         """Places of the names, or the numbers that texts spell where no class name is a number."""
         flat, width = array.reshape(-1), array[:1].size if array.ndim else 1
         found, codes = np.unique(flat, return_inverse=True) if flat.dtype.kind != "O" else _distinct(flat, name)
         places = {key: place for place, key in enumerate(self.keys)} if self._outcome_names else {}
+        places |= self._outcomes
         lowered = {key.lower(): place for key, place in places.items()}
         lowered = lowered if len(lowered) == len(places) else {}  # names that differ by case only must match exactly
         if not places and (self.flat or self.task == "multilabel"):

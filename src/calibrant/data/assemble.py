@@ -53,6 +53,7 @@ from calibrant.data.source import (
     Field,
     Fields,
     Found,
+    KeptField,
     LabelFile,
     Wanted,
     class_of,
@@ -157,16 +158,10 @@ def assemble(fields: Found, name: str, split: str, wanted: Wanted) -> Prediction
     )
     if found.flat and wanted.scores is None and len(chosen.columns) == 1:
         _refuse_negative(chosen.classes[0], wanted, called)
-    if wanted.ignore_index is None:  # what else has an entry per row
-        others = tuple(f"{other}_" for other in split_names(fields) if other not in ("", split))
+    found.extras = _extras(fields, split, {naming, *words.values(), *groups.values()}, scores.shape[0])
+    if wanted.ignore_index is not None and labels is not None:
         found.extras = {
-            key[len(prefix) :]: field
-            for key, field in fields.items()
-            if key.startswith(prefix)
-            and not key.startswith(others)
-            and key not in (naming, *words.values(), *groups.values())
-            and not isinstance(field, BrokenField)
-            and field.shape[:1] == scores.shape[:1]
+            word: KeptField(one, own["labels"] != wanted.ignore_index) for word, one in found.extras.items()
         }
     if isinstance(fields, Fields):
         found.notes = fields.notes
@@ -175,6 +170,18 @@ def assemble(fields: Found, name: str, split: str, wanted: Wanted) -> Prediction
     if task == "pairs" and chosen.kind == "logits" and score_kind(chosen.key) is None:
         found.notes += (f"{chosen.key} is read as a logit: if it is not one, only figures after calibration count",)
     return found
+
+
+def _extras(fields: Found, split: str, used: set[str | None], n_rows: int) -> Found:
+    """What else of this part has an entry per row."""
+    prefix = f"{split}_" if split else ""
+    others = tuple(f"{other}_" for other in split_names(fields) if other not in ("", split))
+    return {
+        key[len(prefix) :]: field
+        for key, field in fields.items()
+        if key.startswith(prefix) and not key.startswith(others) and key not in used
+        if not isinstance(field, BrokenField) and field.shape[:1] == (n_rows,)
+    }
 
 
 def _refuse_negative(name: str, wanted: Wanted, called: str) -> None:

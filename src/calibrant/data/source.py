@@ -535,6 +535,18 @@ class ArrayField(Field):
         return self._array
 
 
+class KeptField(Field):
+    """The rows of another array that are `kept` (n, bool), read when they are asked for."""
+
+    def __init__(self, behind: Field, kept: Array) -> None:
+        self.behind, self.kept, self.dtype = behind, kept, behind.dtype
+        self.shape = (int(kept.sum()), *behind.shape[1:])
+
+    def read(self) -> Array:
+        """The rows that are kept."""
+        return self.behind.read()[self.kept]
+
+
 class ArraySource(FieldSource):
     """A matrix in memory."""
 

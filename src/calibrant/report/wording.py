@@ -184,7 +184,7 @@ def parameters(comparison: Comparison, row: MethodRow) -> list[tuple[str, str]]:
 
 PLUMBING = {
     "n_features_in_", "feature_names_in_", "classes_", "calibrator_", "fit_seconds_", "n_iter_", "n_rows_",
-    "fingerprint_", "n_parameters_", "task_", "objective_trace_",
+    "fingerprint_", "n_parameters_", "task_", "objective_trace_", "score_columns_",
 }  # fmt: skip
 """What every calibrator carries along; it says nothing about the method."""
 
