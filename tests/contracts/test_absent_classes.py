@@ -37,6 +37,22 @@ def test_absent_classes_keep_their_accuracy(method, gone):
     assert accuracy_of(method, gone) >= accuracy_of("ts", gone) - 0.01
 
 
+def test_options_that_are_never_right_are_told_from_classes_that_were_left_out():
+    """A little of every row is an option; errors like those of other classes are a class."""
+    logits, labels = network(4000, 0)
+    here = labels < 8
+    left_out = cal.get("svs+classes").fit(logits[here], labels[here])
+    np.testing.assert_array_equal(left_out.absent_, np.arange(TEN) >= 8)
+    fresh, truth = network(4000, 1)
+    late = truth >= 8
+    predicted = left_out.predict(fresh)
+    np.testing.assert_array_equal(predicted[late] == truth[late], fresh[late].argmax(axis=1) == truth[late])
+    logits[:, 8:] = np.log(0.002) + np.log(np.exp(logits[:, :8]).sum(axis=1, keepdims=True))
+    options = cal.get("svs+classes").fit(logits[here], labels[here])
+    assert not options.absent_.any()
+    assert options.predict_proba(logits[here])[:, 8:].mean() < 0.01
+
+
 @pytest.mark.parametrize("method", ["vs", "cts", "auto"])
 def test_classes_of_weight_zero_are_absent(method):
     assert accuracy_of(method, (7,), weights=True) >= accuracy_of("ts", (7,)) - 0.01
