@@ -322,5 +322,5 @@ def test_strange_safetensors_headers(tmp_path: Path, text: bytes) -> None:
 
 
 def test_a_name_that_is_too_long() -> None:
-    with pytest.raises(InputError, match=r"cannot be read: .*File name too long"):
+    with pytest.raises(InputError, match=r"cannot be read: .*File name too long|does not exist"):
         open_predictions("x" * 5000 + ".npz")
