@@ -208,6 +208,27 @@ def test_torch_and_onnx_take_infinite_scores():
     assert np.abs(session.run(["probabilities"], {"logits": scores})[0] - expected).max() < 1e-5
     module = CalibratedModule(torch.nn.Identity(), fitted)
     assert np.abs(module(torch.tensor(scores)).numpy() - expected).max() < 1e-5
+    assert np.abs(fitted.predict_proba(torch.tensor(scores)).numpy() - expected).max() < 1e-5
+
+
+def test_tensors_with_zeros_are_answered_as_arrays():
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 300)
+    logits = (rng.normal(size=(300, 4)) + 2 * np.eye(4)[labels]).astype(np.float32)
+    logits[::7, 0] = -np.inf
+    with pytest.warns(FitWarning):
+        fitted = cal.get("vs").fit(logits, labels)
+    expected = fitted.predict_proba(logits)
+    assert np.abs(fitted.predict_proba(torch.tensor(logits)).numpy() - expected).max() < 1e-6
+    dense = torch.tensor(logits).reshape(3, 10, 10, 4).permute(0, 3, 1, 2)
+    answer = fitted.predict_proba(dense).permute(0, 2, 3, 1).reshape(300, 4)
+    assert np.abs(answer.numpy() - expected).max() < 1e-6
+    for bad in (np.nan, np.inf):
+        with pytest.raises(cal.InputError, match="NaN or infinite"):
+            fitted.predict_proba(torch.tensor([[0.0, bad, 1.0, 2.0]]))
+    with pytest.raises(cal.InputError, match="NaN or infinite"):
+        fitted.predict_proba(torch.full((1, 4), -np.inf))
 
 
 def said_with_zeros(task, dtype, n, seed):

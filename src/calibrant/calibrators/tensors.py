@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from calibrant.calibrators.maps import each_array, torch_space
+from calibrant.calibrators.maps import each_array, raise_zeros, torch_space
 from calibrant.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ def answer_tensor(calibrator: Calibrator, logits: Any, *, probabilities: bool) -
             f"logits have shape {tuple(logits.shape)}, but {type(calibrator).__name__} was fitted on "
             f"{calibrator.n_features_in_} columns"
         )
-    if not bool(logits.isfinite().all()):
-        raise InputError("logits hold NaN or infinite values")
     if logits.ndim > 2:
         # maps (N, K, …), one of the N at a time: a row is a position
         result = torch.empty_like(logits)
@@ -35,7 +33,14 @@ def answer_tensor(calibrator: Calibrator, logits: Any, *, probabilities: bool) -
             rows = one.reshape(one.shape[0], -1).T
             result[place] = answer_tensor(calibrator, rows, probabilities=probabilities).T.reshape(one.shape)
         return result
-    rows = logits.detach().reshape(-1) if calibrator.task_ == "binary" else logits.detach()
+    rows, floor = (
+        logits.detach().reshape(-1) if calibrator.task_ == "binary" else logits.detach(),
+        calibrator.log_floor_,
+    )
+    if floor is not None and not rows.isfinite().all():
+        rows = raise_zeros(torch_space(), rows, floor, scores=calibrator.task_ != "multiclass")
+    if not rows.isfinite().all():
+        raise InputError("logits hold NaN or infinite values")
     shape = (len(rows), calibrator._n_classes) if probabilities else logits.shape
     result = torch.empty(shape, dtype=logits.dtype, device=logits.device)
     change = device_map(calibrator, logits.device)
