@@ -338,6 +338,7 @@ def test_percent_are_not_taken_for_logits(whole):
     for use in (
         lambda: cal.measure((given, labels), resamples=10),
         lambda: cal.get("ts").fit(given, labels),
+        lambda: cal.get("ts").fit(np.round(100 * given / whole), labels),
         lambda: cal.measure({"logit_a": given[:, 0], "logit_b": given[:, 1], "logit_c": given[:, 2], "label": labels}),
     ):
         with pytest.raises(InputError, match=r"are probabilities: all 40 rows") as caught:

@@ -256,8 +256,8 @@ def sums_finitely(values: np.ndarray) -> bool:
 
 
 def are_probabilities(values: np.ndarray, whole: float = 1.0) -> bool:
-    """Do all values lie in [0, 1] and all rows sum to one, or in percent to a `whole` of 100?"""
-    room = whole * PROBABILITY_TOLERANCE
+    """Do all values lie in [0, 1] and all rows sum to one, or in percent, which may be rounded, to a `whole` of 100?"""
+    room = PROBABILITY_TOLERANCE if whole == 1 else min(0.5 * values.shape[1], 2.0)
     inside = values.min() >= 0 and values.max() <= whole + room
     return bool(inside and (np.abs(values.sum(axis=1, dtype=np.float64) - whole) <= room).all())
 
