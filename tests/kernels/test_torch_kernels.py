@@ -214,6 +214,22 @@ def test_zeros_count_as_on_the_host(name):
     np.testing.assert_allclose(there.predict_proba(given), here.predict_proba(given), atol=2e-6)
 
 
+def test_zeros_have_the_value_of_the_host_to_the_last_bit():
+    """Rows are put into folds by a hash of their values."""
+    given, labels, _ = problem(n=400, n_classes=6, dtype=np.float32)
+    given[::3, 1] = -np.inf
+    rows, blocks = (
+        Rows(given, labels, settled=False),
+        device_blocks(torch.as_tensor(given), torch.as_tensor(labels), None),
+    )
+    with pytest.warns(FitWarning, match="hold a probability of 0"):
+        rows.settle()
+    with pytest.warns(FitWarning, match="hold a probability of 0"):
+        blocks.settle()
+    assert blocks.log_floor == pytest.approx(rows.log_floor, rel=1e-13)
+    np.testing.assert_array_equal(blocks.tensor.numpy(), rows.logits)
+
+
 class TestGate:
     """What reaches the kernels: views are copied, and values without a meaning are refused."""
 
