@@ -233,6 +233,15 @@ def test_zeros_have_the_value_of_the_host_to_the_last_bit():
 class TestGate:
     """What reaches the kernels: views are copied, and values without a meaning are refused."""
 
+    @pytest.mark.parametrize("whole", [1, 100])
+    def test_probabilities_and_percent_are_not_taken_for_logits(self, whole):
+        given = torch.as_tensor(
+            np.round(np.random.default_rng(0).dirichlet(np.ones(4), 300) * whole, 4 if whole == 1 else 0)
+        )
+        labels = torch.zeros(300, dtype=torch.long)
+        with pytest.raises(InputError, match="are probabilities"):
+            fit_on_device(TemperatureScaling(), given, labels, None)
+
     def test_labels_and_weights_may_be_views(self):
         logits, labels, weights = problem(n=300, weighted=True, dtype=np.float64)
         here = TemperatureScaling().fit(logits, labels, weights)

@@ -38,9 +38,9 @@ class KeptClasses(
     """Any calibrator, and a temperature where a row looks like a class that no fit row has.
 
     A class without fit rows may be an option that is never right, such as "none of these", or one that these rows
-    happen to lack. Rows cannot tell the two apart. The inner calibrator learns that it is never true, which pays where
-    it has a few percent of a row's probability. A row on which temperature scaling predicts such a class is answered by
-    it, so that a class that comes later is still found.
+    happen to lack; how its probability is spread over the rows mostly tells which. The inner calibrator learns that it
+    is never true, which pays where it has a few percent of a row's probability. A class that the rows lack is left to
+    temperature scaling on the rows where that predicts it, so that it is still found when it comes later.
 
     Parameters
     ----------

@@ -215,9 +215,14 @@ class DeviceBlocks:
         return self.remembered(("label shares", beta), lambda: self.per_row(work)[0])
 
     def hold_probabilities(self) -> bool:
-        """Are all values in [0, 1] and does every row sum to 1?"""
-        blocks = (self.tensor[block].float() for block in row_slices(*self.shape))
-        return all(bool(((one.sum(dim=1) - 1).abs() <= 1e-3).all() & (one >= 0).all()) for one in blocks)
+        """Are all values at least 0 and does every row sum to 1, or in percent, as `core.arrays` has it, to 100?"""
+
+        def held(values: Tensor) -> Tensor:
+            sums = values.sum(dim=1)
+            percent = (sums - 100).abs() <= min(0.5 * self.n_classes, 2.0)
+            return (((sums - 1).abs() <= 1e-3) | percent).all() & (values >= 0).all()
+
+        return all(bool(held(self.tensor[block].float())) for block in row_slices(*self.shape))
 
     def top(self) -> list[Array]:
         """Confidence, prediction and correctness of each row; they are n numbers each, and are kept."""
