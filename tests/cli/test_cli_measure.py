@@ -142,3 +142,12 @@ def test_embedded_data(calibrant):
     document = json.loads(result.stdout)
     assert document["verdict"] == "overconfident by 9.4 points"
     assert document["metrics"]["ece"]["value"] == pytest.approx(0.0948, abs=2e-4)
+
+
+def test_warnings_are_lines_without_a_place_in_the_code(file, tmp_path):
+    with np.load(file) as given:
+        np.savez(tmp_path / "kilos.npz", **given, weights=np.full(600, 70.0))
+    command = [sys.executable, "-m", "calibrant", "measure", "kilos.npz", "--resamples", "10", "--no-decompose"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("warning: weights has a mean of 70")

@@ -76,9 +76,8 @@ def main() -> None:
     """Entry point of the `calibrant` command."""
     # an exception instead of an end on the spot: temporary files are removed on the way out
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    # warnings may name columns and classes of a file
-    usual = warnings.formatwarning
-    warnings.formatwarning = lambda *given, **named: plain(usual(*given, **named))
+    # a line like every other: who types a command has no use for a place in the code; it may name columns of a file
+    warnings.formatwarning = lambda message, *_, **__: plain(f"warning: {spoken(str(message))}\n")
     try:
         command = typer.main.get_command(build(next((word for word in sys.argv[1:] if word[:1] != "-"), "")))
         with command.make_context("calibrant", sys.argv[1:]) as context:
