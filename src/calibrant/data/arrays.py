@@ -12,6 +12,7 @@ another one cuts the file short, so the header is read here.
 
 import json
 import math
+import operator
 import os
 import pickle
 import re
@@ -21,7 +22,7 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -170,16 +171,16 @@ class MemberField(Field):
     def __init__(self, path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, keeps: Any) -> None:
         self.path, self.member, self.keeps = path, member, keeps
         self.called = called = f"{path}: {member.filename}"
-        if member.flag_bits & 0x1:
-            raise InputError(f"{called} is encrypted: store it without a password")
-        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        if member.flag_bits & 0x1 or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise InputError(
-                f"{called} uses zip method {member.compress_type}, but only stored (0) and deflate (8) are read"
+                f"{called} is encrypted, or uses zip method {member.compress_type}: only arrays that are stored (0) or "
+                "deflated (8) without a password are read"
             )
         check_expansion(member.file_size, member.compress_size, called)
         with archive.open(member) as stream:
-            self.shape, self.fortran, self.dtype = npy_header(stream, called)
+            self.shape, self.fortran, self.stored = npy_header(stream, called)
             self.begins = stream.tell()
+        self.dtype = self.stored
         if self.nbytes != member.file_size - self.begins:
             raise InputError(
                 f"{called} promises {self.nbytes} bytes of data (shape {self.shape}, {self.dtype}), "
@@ -193,40 +194,37 @@ class MemberField(Field):
         if self.nbytes <= CHUNK_BYTES:
             self.read()
         with self.path.open("rb") as file:
-            # the local header repeats the name and has its own extra field
-            file.seek(self.member.header_offset)
-            sizes = struct.unpack("<HH", file.read(LOCAL_HEADER)[26:])
-        offset = self.member.header_offset + LOCAL_HEADER + sum(sizes) + self.begins
-        raw = RawField(self.path, offset, self.shape, self.dtype, self.called, self.fortran, self.keeps)
-        return raw.source(name)
+            offset = seek_data(file, self.member) + self.begins
+        return RawField(self.path, offset, self.shape, self.stored, self.called, self.fortran, self.keeps).source(name)
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
         """Blocks in order; the rows before `start` are unpacked and dropped."""
-        all_rows = (*self.shape, 1)[0]
-        each = self.nbytes // max(all_rows, 1)
-        with self._open() as stream:
+        each = math.prod(self.shape[1:]) * self.stored.itemsize
+        with (
+            reading(self.path, "npz archive", DAMAGE),
+            zipfile.ZipFile(self.path) as archive,
+            archive.open(self.member.filename) as stream,
+        ):
             stream.seek(self.begins + start * each)
             for first in range(start, stop, rows):
                 count = min(rows, stop - first)
                 raw = bytearray(stream.read(count * each))
                 if len(raw) < count * each:
                     raise InputError(f"{self.called} ends after {len(raw)} of {count * each} bytes: it is truncated")
-                if first + count == all_rows:
+                if stream.tell() == self.member.file_size:
                     stream.read(1)  # reaching the end is what makes zipfile compare the checksum
-                yield np.frombuffer(raw, self.dtype)
+                yield np.frombuffer(raw, self.stored).astype(self.dtype, copy=False).reshape(count, *self.shape[1:])
 
     def cuts(self, rows: int) -> list[int]:
         """Only the first row: what is deflated must be unpacked from its beginning."""
         return [0]
 
-    @contextmanager
-    def _open(self) -> Iterator[IO[bytes]]:
-        with (
-            reading(self.path, "npz archive", DAMAGE),
-            zipfile.ZipFile(self.path) as archive,
-            archive.open(self.member.filename) as stream,
-        ):
-            yield stream
+
+def seek_data(file: IO[bytes], member: zipfile.ZipInfo) -> int:
+    """Go to the first byte of a member of an archive, behind its local header, and tell where that is."""
+    file.seek(member.header_offset + LOCAL_HEADER - 4)
+    # the lengths of the name and of the extra field, then these two
+    return file.seek(int(np.frombuffer(file.read(4), "<u2").sum()), os.SEEK_CUR)
 
 
 def safetensors_fields(path: Path, wanted: Wanted) -> Found:
@@ -267,14 +265,13 @@ def names_field(text: Any, called: str) -> ArrayField:
 def _tensor_field(path: Path, name: str, entry: Any, start: int) -> RawField:
     called = f"{path}: {name}"
     try:
-        dtype, shape, (first, last) = DTYPES[entry["dtype"]], tuple(entry["shape"]), entry["data_offsets"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{called} lacks a known dtype, shape or data_offsets in the safetensors header") from error
-    whole = all(type(number) is int and number >= 0 for number in (*shape, first, last)) and len(shape) <= 32
-    if not whole or last - first != math.prod(shape) * dtype.itemsize:
-        raise InputError(
-            f"{called}: the safetensors header claims {entry['dtype']} of shape {str(shape)[:60]} at {first}..{last}"
-        )
+        dtype, shape = DTYPES[entry["dtype"]], tuple(map(operator.index, entry["shape"]))
+        first, last = map(operator.index, entry["data_offsets"])
+        sound = last - first == math.prod(shape) * dtype.itemsize and min(*shape, first, last) >= 0 and len(shape) <= 32
+    except (KeyError, TypeError, ValueError):
+        sound = False
+    if not sound:
+        raise InputError(f"{called} has no dtype, shape and data_offsets that fit in the header: {str(entry)[:100]}")
     return RawField(path, start + first, shape, dtype, called)
 
 
@@ -319,7 +316,7 @@ def pickle_fields(path: Path, wanted: Wanted) -> Found:
             check=False,
         )
         if done.returncode == unpickling.REFUSED:
-            raise InputError(f"{path} cannot be read as a pickle of arrays: {done.stdout.strip()}")
+            raise InputError(done.stdout.strip())
         if done.returncode:
             raise InputError(f"{path} is not a whole pickle of arrays: reading it ended with status {done.returncode}")
         return npz_fields(scratch.path, wanted, keeps=scratch)

@@ -53,8 +53,8 @@ from calibrant.data.source import (
     Field,
     Fields,
     Found,
-    KeptField,
     LabelFile,
+    TakenSource,
     Wanted,
     class_of,
     first_of,
@@ -161,7 +161,8 @@ def assemble(fields: Found, name: str, split: str, wanted: Wanted) -> Prediction
     found.extras = _extras(fields, split, {naming, *words.values(), *groups.values()}, scores.shape[0])
     if wanted.ignore_index is not None and labels is not None:
         found.extras = {
-            word: KeptField(one, own["labels"] != wanted.ignore_index) for word, one in found.extras.items()
+            word: TakenSource(one, np.flatnonzero(own["labels"] != wanted.ignore_index))
+            for word, one in found.extras.items()
         }
     if isinstance(fields, Fields):
         found.notes = fields.notes

@@ -39,6 +39,7 @@ import numpy as np
 from calibrant.core import progress
 from calibrant.core.errors import InputError
 from calibrant.core.schema import KINDS, number_order
+from calibrant.data.arrays import seek_data
 from calibrant.data.source import (
     CLASS_NAMES,
     CLUSTERS,
@@ -391,8 +392,7 @@ def read_eval(path: Path) -> Read:
             if member.compress_type == ZSTANDARD:
                 import pyarrow as pa
 
-                raw.seek(member.header_offset + 26)  # the lengths of the name and of the extra field, then these two
-                raw.read(int(np.frombuffer(raw.read(4), "<u2").sum()))
+                seek_data(raw, member)
                 text = pa.decompress(raw.read(member.compress_size), member.file_size, codec="zstd", asbytes=True)
             else:
                 text = archive.read(member)

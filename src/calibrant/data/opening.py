@@ -37,7 +37,6 @@ from calibrant.data.predictions import PER_ROW, Predictions
 from calibrant.data.source import (
     LABEL_IDS,
     PREDICTIONS,
-    DifferenceSource,
     Field,
     Fields,
     LabelFile,
@@ -45,6 +44,7 @@ from calibrant.data.source import (
     Source,
     ViewSource,
     Wanted,
+    difference,
     split_names,
 )
 from calibrant.data.tables import column_fields, frame_columns
@@ -380,7 +380,7 @@ def _retold(given: Predictions, wanted: Wanted) -> Predictions:
         resolve_task(wanted.task, given.source.shape, None, given.name or "the predictions")
         if (given.task, wanted.task) != ("multiclass", "binary"):
             raise InputError(f"{given.name or 'the predictions'} hold a {given.task} task, not {wanted.task}")
-        source = DifferenceSource(given.source, given.kind)
+        source = ViewSource(given.source, partial(difference, kind=given.kind), 1)
         made = given.like(source=source, kind="logits", task="binary", _checked=False)
     if wanted.by:
         made = made.like(groups={**given.groups, **{word: given.column(word) for word in wanted.by}})

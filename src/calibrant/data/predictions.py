@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -34,14 +34,15 @@ from calibrant.data.source import (
     CHUNK_BYTES,
     ArrayField,
     ArraySource,
-    DifferenceSource,
     Field,
     PartsSource,
-    PercentSource,
-    PickedSource,
     Source,
     TakenSource,
+    ViewSource,
     check_counts,
+    difference,
+    fractions,
+    picked_columns,
 )
 from calibrant.data.tables import frame_columns
 
@@ -124,7 +125,7 @@ class Predictions:
     clusters: Array | None = None
     class_names: tuple[str, ...] | None = None
     skipped: tuple[str, ...] = ()
-    extras: Mapping[str, Field] = MappingProxyType({})
+    extras: Mapping[str, Any] = MappingProxyType({})
     notes: tuple[str, ...] = ()
     local_clusters: bool = False
     dense: tuple[tuple[int, ...], int] | None = None
@@ -318,7 +319,7 @@ class Predictions:
         if labels is not None:
             labels = labels[:, order] if labels.ndim == 2 else np.argsort(order)[labels]
         return self.like(
-            source=PickedSource(self.source, order),
+            source=ViewSource(self.source, partial(picked_columns, places=order), len(order)),
             class_names=None if self.class_names is None else tuple(self.class_names[place] for place in order),
             label_shares=None if self.label_shares is None else self.label_shares[:, order],
             score_columns=tuple(self.score_columns[place] for place in order) if len(self.score_columns) > 1 else (),
@@ -468,7 +469,8 @@ def join(  # noqa: PLR0917
     check_counts(scores.shape, called)
     source, n_rows = scores.source(name), scores.shape[0]
     if kind == PERCENT:
-        source, kind = PercentSource(source, classes=two or task == "multiclass"), "probabilities"
+        made_of = partial(fractions, classes=two or task == "multiclass")
+        source, kind = ViewSource(source, made_of), "probabilities"
     if task == "multiclass" and labels is not None and label_shape == scores.shape and labels.dtype.kind in "fiub":
         own["labels"] = labels = _classes(labels, names["labels"])
         label_shape = labels.shape
@@ -494,7 +496,7 @@ def join(  # noqa: PLR0917
     if guard and kind == "logits" and task in ("multiclass", "binary"):
         source.refuse_probabilities(called, guard)
     if two:
-        source, kind = DifferenceSource(source, kind), "logits"
+        source, kind = ViewSource(source, partial(difference, kind=kind), 1), "logits"
     made = Predictions.from_source(source, kind, None, task=task, field=field, checked=in_memory, groups=groups)
     made = made.named(class_names)
     made.local_clusters, made.dense = local, dense

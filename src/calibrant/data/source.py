@@ -19,6 +19,7 @@ import os
 import re
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -271,17 +272,20 @@ BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """numpy has no bfloat16: the upper half of a float32, marked by this dtype until it is widened."""
 
 
-class Readable:
-    """Rows that are read block by block.
+class Source:
+    """Rows that are read block by block: an array of a file as it is stored, or rows that are made from others.
 
     Attributes
     ----------
+    name : str
+        What error messages call it, usually the file.
     shape, dtype
-        Those of all rows.
-    behind : Readable, optional
+        Those of all rows; the rows of predictions are n×K of float32 or float64.
+    behind : Source, optional
         What the rows are made from, one from one, unless a method says otherwise.
     """
 
+    name: str = ""
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     behind: Any = None
@@ -308,13 +312,6 @@ class Readable:
         """Rows about `rows` apart, 0 among them, at which reading may begin without reading what lies before."""
         return list(range(0, self.shape[0], rows)) if self.behind is None else self.behind.cuts(rows)
 
-
-class Source(Readable):
-    """An n×K matrix of float32 or float64; `name` is what error messages call it, usually the file."""
-
-    name: str
-    shape: tuple[int, int]
-
     def locate(self, row: int) -> tuple[str, int]:
         """The file a row came from, and its number there."""
         return self.name, row
@@ -332,19 +329,6 @@ class Source(Readable):
         blocks = self.blocks(0, rows, max(64, 2**16 // width))
         if all(look_like_probabilities(np.vstack([block, block[:1]])) for block in blocks):
             raise probabilities_error(rows, called, 'give kind="probabilities"')
-
-
-class ViewSource(Source):
-    """Rows made from those of another source: from all of them, or from the numbers `rows`, one from one."""
-
-    def __init__(self, source: Source, rows: range | Array | None = None, width: int = 0) -> None:
-        self.name, self.dtype, self.behind = source.name, source.dtype, source
-        self.rows = range(source.shape[0]) if rows is None else rows
-        self.shape = (len(self.rows), width or source.shape[1])
-
-    def locate(self, row: int) -> tuple[str, int]:
-        """The place in the source behind."""
-        return self.behind.locate(int(self.rows[row]))
 
 
 class PartsSource(Source):
@@ -397,72 +381,79 @@ class PartsSource(Source):
         return found
 
 
+class ViewSource(Source):
+    """Rows made from those of another source, one from one.
+
+    made : function of a block, of the file that its first row came from, and of the number of that row there; a
+        subclass may read its blocks otherwise.
+    """
+
+    def __init__(self, source: Source, made: Any = None, width: int | None = None) -> None:
+        self.name, self.dtype, self.behind, self._made = source.name, source.dtype, source, made
+        self.shape = source.shape if width is None else (source.shape[0], width)
+
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
+        """What is made of the blocks of the source behind."""
+        for block in self.behind.blocks(start, stop, rows):
+            yield self._made(block, *self.locate(start))
+            start += len(block)
+
+    def locate(self, row: int) -> tuple[str, int]:
+        """The place in the source behind."""
+        return self.behind.locate(row)
+
+
+def difference(block: Array, name: str, row: int, *, kind: str) -> Array:
+    """The log odds (n×1) of the second of two columns: z₁ − z₀, or log p₁ − log p₀ of probabilities."""
+    if kind == "probabilities":
+        called = f"{name}: probabilities" if name else "probabilities"
+        check_values(block, from_logits=False, name=called, first_row=row)
+        block = log_stored(block)
+    return block[:, 1:] - block[:, :1]
+
+
+def fractions(block: Array, *_where: Any, classes: bool) -> Array:
+    """Probabilities that are written from 0 to 100; of `classes`, rows that rounding keeps from 100 are divided by
+    their sum."""
+    sums = block.sum(axis=1, keepdims=True)
+    rounded = classes & (np.abs(sums - 100) <= 0.5 * block.shape[1])
+    return block / np.where(rounded, sums, 100).astype(block.dtype)
+
+
+def picked_columns(block: Array, *_where: Any, places: list[int]) -> Array:
+    """Some columns, in this order."""
+    return np.take(block, places, axis=1)
+
+
 class TakenSource(ViewSource):
     """Rows of another source in ascending order, some of them several times or not at all."""
 
-    rows: Array
+    def __init__(self, source: Source, rows: Array) -> None:
+        super().__init__(source)
+        self.rows, self.shape = rows, (len(rows), *source.shape[1:])
 
-    def block(self, start: int, stop: int) -> Array:
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
         """Rows gathered from the span of the source that holds them."""
-        own = self.rows[start:stop]
-        lowest, highest = int(own[0]), int(own[-1]) + 1
-        return np.concatenate(list(self.behind.blocks(lowest, highest, stop - start)))[own - lowest]
+        for first in range(start, stop, rows):
+            own = self.rows[first : min(first + rows, stop)]
+            lowest, highest = int(own[0]), int(own[-1]) + 1
+            yield np.concatenate(list(self.behind.blocks(lowest, highest, len(own))))[own - lowest]
+
+    def read(self) -> Array:
+        """These rows of an array that may hold anything, such as texts."""
+        return self.behind.read()[self.rows]
+
+    def locate(self, row: int) -> tuple[str, int]:
+        """The place in the source behind."""
+        return self.behind.locate(int(self.rows[row]))
 
     def cuts(self, rows: int) -> list[int]:
         """Anywhere: each block reads the span that holds its rows."""
         return list(range(0, self.shape[0], rows))
 
 
-class DifferenceSource(ViewSource):
-    """The log odds (n×1) of the second of two columns: z₁ − z₀, or log p₁ − log p₀ of probabilities."""
-
-    def __init__(self, source: Source, kind: str) -> None:
-        super().__init__(source, width=1)
-        self._kind = kind
-
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
-        """Differences of the blocks of the source behind."""
-        for block in self.behind.blocks(start, stop, rows):
-            logits = block
-            if self._kind == "probabilities":
-                name, row = self.locate(start)
-                called = f"{name}: probabilities" if name else "probabilities"
-                check_values(block, from_logits=False, name=called, first_row=row)
-                logits = log_stored(block)
-            yield logits[:, 1:] - logits[:, :1]
-            start += len(block)
-
-
-class PercentSource(ViewSource):
-    """Probabilities that are written from 0 to 100; `classes`: rows that rounding keeps from 100 are divided by their
-    sum."""
-
-    def __init__(self, source: Source, *, classes: bool) -> None:
-        super().__init__(source)
-        self._rounding = 0.5 * self.shape[1] if classes else -1.0
-
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
-        """Fractions."""
-        for block in self.behind.blocks(start, stop, rows):
-            sums = block.sum(axis=1, keepdims=True)
-            yield block / np.where(np.abs(sums - 100) <= self._rounding, sums, 100).astype(block.dtype)
-
-
-class PickedSource(ViewSource):
-    """Some columns of another source."""
-
-    def __init__(self, source: Source, places: list[int]) -> None:
-        super().__init__(source, width=len(places))
-        self._places = places
-
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
-        """Copies of the columns."""
-        for block in self.behind.blocks(start, stop, rows):
-            yield np.ascontiguousarray(block[:, self._places])
-
-
-class Field(Readable):
-    """One named array of a file, not yet read; blocks are rows as they are stored, of any shape that reads so.
+class Field(Source):
+    """One named array of a file, not yet read, of any shape.
 
     fortran : is it column-major? Its rows lie apart then, so that it is read as a whole.
     names : of its columns, where it has some of its own.
@@ -477,11 +468,15 @@ class Field(Readable):
         """The whole array."""
         rows = (*self.shape, 1)[0]  # a single number is one row
         values = next(self.blocks(0, rows, max(rows, 1)), np.empty(0, self.dtype))
-        return values.reshape(self.shape, order="F" if self.fortran else "C")
+        return values.ravel().reshape(self.shape, order="F") if self.fortran else values.reshape(self.shape)
 
     def source(self, name: str) -> Source:
-        """The rows of a matrix, to be read in blocks."""
-        return ArraySource(np.ascontiguousarray(self.read()), name) if self.fortran else FieldSource(self, name)
+        """Its rows as a matrix of float32 or float64, to be read in blocks; one score per row is one column."""
+        if self.fortran:
+            return ArraySource(np.ascontiguousarray(self.read()), name)
+        made = copy(self)
+        made.name, made.shape, made.dtype = name, (*self.shape, 1)[:2], widen(np.empty(0, self.dtype)).dtype
+        return made
 
     def beside(self, others: Sequence[Field], key: str) -> Field:
         """This column and others side by side, as one matrix that is called `key`."""
@@ -501,25 +496,6 @@ Found = dict[str, Field]
 """The named arrays of a file, or the columns of a table."""
 
 
-class FieldSource(Source):
-    """The rows of a field of a file, read in blocks and widened to float32 or float64."""
-
-    def __init__(self, field: Field, name: str) -> None:
-        self.name, self.behind = name, field
-        rows, width = (*field.shape, 1)[:2]  # one score per row is a matrix of one column
-        self.shape, self.dtype = (rows, width), widen(np.empty(0, field.dtype)).dtype
-
-    def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
-        """Blocks of the field."""
-        for block in self.behind.blocks(start, stop, rows):
-            yield widen(block).reshape(-1, self.shape[1])
-
-    def whole(self) -> Array | None:
-        """The map of the field, if its dtype needs no widening."""
-        whole = self.behind.whole() if self.behind.dtype == self.dtype else None
-        return None if whole is None else whole.reshape(self.shape)
-
-
 class ArrayField(Field):
     """An array that is already in memory."""
 
@@ -534,24 +510,17 @@ class ArrayField(Field):
         """The array itself."""
         return self._array
 
-
-class KeptField(Field):
-    """The rows of another array that are `kept` (n, bool), read when they are asked for."""
-
-    def __init__(self, behind: Field, kept: Array) -> None:
-        self.behind, self.kept, self.dtype = behind, kept, behind.dtype
-        self.shape = (int(kept.sum()), *behind.shape[1:])
-
-    def read(self) -> Array:
-        """The rows that are kept."""
-        return self.behind.read()[self.kept]
+    def source(self, name: str) -> Source:
+        """The matrix in memory."""
+        return ArraySource(self._array, name)
 
 
-class ArraySource(FieldSource):
+class ArraySource(ArrayField):
     """A matrix in memory."""
 
     def __init__(self, array: Array, name: str = "") -> None:
-        super().__init__(ArrayField(widen(array)), name)
+        super().__init__(widen(array).reshape((*array.shape, 1)[:2]))
+        self.name = name
 
 
 class BrokenField(Field):
@@ -606,7 +575,7 @@ class RawField(Field):
             )
 
     def block(self, start: int, stop: int) -> Array:
-        """Consecutive rows in memory, as values one after another; bfloat16 as float32."""
+        """Consecutive rows in memory; bfloat16 as float32."""
         width = math.prod(self.shape[1:])
         self.check_unchanged()
         begins = self.offset + start * width * self.stored.itemsize
@@ -614,7 +583,7 @@ class RawField(Field):
         self.check_unchanged()
         if self.stored == BFLOAT16:
             found = (found["bfloat16"].astype(np.uint32) << 16).view(np.float32)
-        return found
+        return found.astype(self.dtype, copy=False).reshape(stop - start, *self.shape[1:])
 
     def check_unchanged(self) -> None:
         """Raise InputError where the file has another size or time of change than when it was first looked at."""

@@ -43,7 +43,6 @@ from calibrant.data.source import (
     ArrayField,
     Field,
     Fields,
-    Readable,
     Source,
     Wanted,
     canonical,
@@ -72,7 +71,7 @@ DECIMAL_COMMA = re.compile(r"\s*[+-]?\d*,\d+([eE][+-]?\d+)?\s*%?\s*")
 
 
 @dataclass(eq=False)
-class Table(Readable):
+class Table:
     """Columns by name, of which batches of rows can be read; the file is opened for every pass, so that its address can
     be sent to another process. An Arrow file (feather), or parsed text in that format; its groups of rows are record
     batches.
@@ -132,14 +131,6 @@ class Table(Readable):
                 yield first, batch
                 first += batch.num_rows
 
-    def cuts(self, rows: int) -> list[int]:
-        """Rows at least `rows` apart at which a group begins."""
-        found = [0]
-        for first in accumulate(self.lengths[:-1]):
-            if first - found[-1] >= rows:
-                found.append(first)
-        return found
-
     @contextmanager
     def _damage(self) -> Iterator[None]:
         """Errors of pyarrow name the file."""
@@ -180,7 +171,7 @@ class TableField(Field):
     def __init__(
         self, table: Table, columns: list[int], key: str, *, matrix: bool = False, parsed: bool = False
     ) -> None:
-        self.table, self.behind, self.columns, self.key = table, table, columns, key
+        self.table, self.columns, self.key = table, columns, key
         self.called = f"{table.called}: {key}"
         kinds = [table.types[place] for place in columns]
         self.lists = str(kinds[0]).partition("<")[0].endswith("list")  # of a fixed size, large or not
@@ -237,10 +228,19 @@ class TableField(Field):
             if piece.num_rows:
                 numbers = self._lists if self.lists else self._numbers
                 columns = zip(piece.columns, self.columns, strict=True)
-                yield np.column_stack([numbers(*column, at) for column in columns])
+                block = np.column_stack([numbers(*column, at) for column in columns])
+                yield block.astype(np.result_type(block.dtype, self.dtype), copy=False)
                 at += piece.num_rows
         if at < stop:
             raise InputError(f"{self.called} ends after {at} of {self.shape[0]} rows")
+
+    def cuts(self, rows: int) -> list[int]:
+        """Rows at least `rows` apart at which a group begins."""
+        found = [0]
+        for first in accumulate(self.table.lengths[:-1]):
+            if first - found[-1] >= rows:
+                found.append(first)
+        return found
 
     def _lists(self, lists: Any, _place: int, first_row: int) -> Array:
         """A column of lists of numbers, all as long as the first."""
