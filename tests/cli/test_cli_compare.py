@@ -63,7 +63,7 @@ def test_table(calibrant, folder):
     assert result.returncode == 0, result.stderr
     lines = result.stdout.splitlines()
     assert max(map(len, lines[1:-1])) <= 80  # the last line is a command with paths
-    assert " is best by nll" in lines[0]
+    assert " is best by NLL (" in lines[0]
     assert len([line for line in lines if line.startswith("method ")]) == 1  # one block of columns
     names = [line.split()[0].rstrip("*") for line in lines if line.strip()]
     assert [name for name in names if name in ("none", "ts", "vs")][-3:] == ["none", "ts", "vs"]

@@ -30,26 +30,23 @@ LARGEST_EXPONENT = 100
 def check_matrix(values: Any, name: str = "logits") -> np.ndarray:
     """An n×K float matrix with n ≥ 1 rows and K ≥ 2 columns; float16 and integers are widened."""
     array = as_array(values, name)
-    check_matrix_shape(array.shape, array.dtype, name)
+    check_shape(array.shape, array.dtype, name)
     return widen(array)
 
 
 def check_scores(values: Any, name: str = "scores") -> np.ndarray:
     """One score per row, (n,) or (n, 1), as a float array (n,) with n ≥ 1; float16 and integers are widened."""
     array = _one_column(values, name)
-    if array.ndim != 1:
-        raise InputError(f"{name} must have the shape (n,) or (n, 1), got {array.shape}")
-    check_real(array.dtype, name)
-    check_some_rows(array.shape, name)
+    check_shape(array.shape, array.dtype, name, classes=False)
     return widen(array)
 
 
 def check_score_matrix(scores: Any, name: str = "logits") -> np.ndarray:
     """A float matrix (n×L) with n, L ≥ 1; ±inf stand for probabilities of 0 and 1, NaN is refused."""
     array = np.asarray(scores)
-    check_real(array.dtype, name)
     if array.ndim != 2 or not array.size:
         raise InputError(f"{name} must have the shape (n, L) with one column per label, got {array.shape}")
+    check_shape(array.shape, array.dtype, name, classes=False)
     matrix = widen(array)
     bad = np.argwhere(np.isnan(matrix))
     if len(bad):
@@ -57,26 +54,19 @@ def check_score_matrix(scores: Any, name: str = "logits") -> np.ndarray:
     return matrix
 
 
-def check_real(dtype: np.dtype[Any], name: str) -> None:
-    """Raise unless an array of this dtype holds real numbers."""
+def check_shape(shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "logits", *, classes: bool = True) -> None:
+    """Raise unless an array of this shape holds real numbers in n ≥ 1 rows: also for one that is still on disk.
+
+    classes : it is a matrix with a column for each of K ≥ 2 classes.
+    """
     if dtype.kind not in "fiub":
         raise InputError(f"{name} must hold real numbers, got dtype {_dtype_words(dtype)}")
-
-
-def check_some_rows(shape: tuple[int, ...], name: str) -> None:
-    """Raise unless there is at least one row."""
-    if shape[0] < 1:
-        raise NoRowsError(f"{name} has 0 sample(s) (shape={shape}) while a minimum of 1 is required")
-
-
-def check_matrix_shape(shape: tuple[int, ...], dtype: np.dtype[Any], name: str = "logits") -> None:
-    """Raise unless a matrix of this shape and dtype may enter: also for one that is still on disk."""
-    check_real(dtype, name)
-    if len(shape) != 2:
+    if classes and len(shape) != 2:
         remedy = ". Reshape your data to (n, K)" if len(shape) == 1 else ""
         raise InputError(f"{name} must have 2 dimensions (rows, classes), got {len(shape)}, shape {shape}{remedy}")
-    check_some_rows(shape, name)
-    if shape[1] < 2:
+    if shape[0] < 1:
+        raise NoRowsError(f"{name} has 0 sample(s) (shape={shape}) while a minimum of 1 is required")
+    if classes and shape[1] < 2:
         raise InputError(
             f"{name} has {shape[1]} feature(s) (shape={shape}) while a minimum of 2 is required: "
             "give a binary problem both columns"
@@ -91,7 +81,7 @@ def widen(array: np.ndarray) -> np.ndarray:
 
 def check_labels(labels: Any, n_rows: int, n_classes: int, name: str = "labels", against: str = "logits") -> np.ndarray:
     """Class indices 0 … K−1, one per row, as int64."""
-    array = whole_numbers(_label_column(labels, n_rows, name, against), f"0..{n_classes - 1}", name)
+    array = whole_numbers(_one_column(labels, name, n_rows, against), f"0..{n_classes - 1}", name)
     if n_rows == 0:
         raise InputError(f"{name} has 0 rows while a minimum of 1 is required")
     lowest, highest = array.min(), array.max()
@@ -122,15 +112,17 @@ def whole_numbers(array: np.ndarray, wanted: str, name: str) -> np.ndarray:
 def check_outcomes(labels: Any, n_rows: int, name: str = "labels", against: str = "scores") -> np.ndarray:
     """Outcomes 0 or 1 (or False, True), one per row, as int64."""
     why = f"{against} has 1 feature(s), one score per row, and more classes need a minimum of 2 columns"
-    return _zeros_and_ones(_label_column(labels, n_rows, name, against), name, why)
+    return _zeros_and_ones(_one_column(labels, name, n_rows, against), name, why)
 
 
-def _label_column(labels: Any, n_rows: int, name: str, against: str) -> np.ndarray:
-    """One label per row (n,), of any dtype."""
-    array = _one_column(labels, name)
+def _one_column(values: Any, name: str, n_rows: int | None = None, against: str = "") -> np.ndarray:
+    """One value per row (n,), of any dtype, from (n,) or (n, 1); where `n_rows` is given, as many as that."""
+    array = as_array(values, name)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
     if array.ndim != 1:
-        raise InputError(f"{name} must have 1 dimension, got {array.ndim}, shape {array.shape}: give one label per row")
-    if len(array) != n_rows:
+        raise InputError(f"{name} must have 1 dimension, got {array.ndim}, shape {array.shape}: give one per row")
+    if n_rows not in (None, len(array)):
         raise InputError(f"{name} has {len(array)} rows, but {against} has {n_rows}")
     return array
 
@@ -157,9 +149,9 @@ def _zeros_and_ones(array: np.ndarray, name: str, why: str) -> np.ndarray:
 def check_shares(shares: Any, shape: tuple[int, ...], name: str = "label_shares") -> np.ndarray:
     """Shares of annotators that chose each class (n×K), as float64; every row sums to one."""
     array = as_array(shares, name)
-    check_real(array.dtype, name)
     if array.shape != shape:
         raise InputError(f"{name} has shape {array.shape}, but the scores have {shape}: give one share per class")
+    check_shape(shape, array.dtype, name)
     array = array.astype(np.float64)
     check_values(array, from_logits=False, name=name)
     return array / array.sum(axis=1, keepdims=True)
@@ -184,11 +176,11 @@ def check_weights(weights: Any, n_rows: int, name: str = "sample_weight") -> np.
     if weights is None:
         return None
     array = as_array(weights, name)
-    check_real(array.dtype, name)
     if array.ndim == 0:
-        array = np.full(n_rows, float(array))
-    if array.ndim != 1 or len(array) != n_rows:
+        array = np.full(n_rows, array)
+    if array.shape != (n_rows,):
         raise InputError(f"{name} has shape {array.shape}, but there are {n_rows} rows: give one weight per row")
+    check_shape(array.shape, array.dtype, name, classes=False)
     array = array.astype(np.float64, copy=False)
     bad = ~(np.isfinite(array) & (array >= 0))
     if bad.any():
@@ -240,7 +232,7 @@ def unit_scale(weights: np.ndarray | None) -> np.ndarray | None:
     return weights if abs(exponent) <= LARGEST_EXPONENT else np.ldexp(weights, -exponent)
 
 
-def check_values(values: np.ndarray, *, from_logits: bool, name: str = "logits", first_row: int = 0) -> None:
+def check_values(values: np.ndarray, *, from_logits: bool, name: str = "", first_row: int = 0) -> None:
     """Raise unless every row holds logits (−inf is a probability of 0), or probabilities that sum to one."""
     if not (sums_finitely(values) if from_logits else are_probabilities(values)):
         explain_bad_values(values, from_logits=from_logits, name=name, first_row=first_row)
@@ -288,6 +280,7 @@ def probabilities_error(n_rows: int, name: str, remedy: str) -> InputError:
 
 def explain_bad_values(values: np.ndarray, *, from_logits: bool, name: str, first_row: int = 0) -> None:
     """Raise the InputError that names the first bad value; return only if there is none."""
+    name = name or ("logits" if from_logits else "probabilities")
     fine = np.isfinite(values)
     if from_logits and values.shape[1] > 1:
         fine |= np.isneginf(values)
@@ -347,12 +340,6 @@ def as_array(values: Any, name: str) -> np.ndarray:
         # ragged lists, tensors that require a gradient: numpy's first sentence says what is wrong
         reason = " ".join(str(error).split()).split(". ")[0]
         raise InputError(f"{name} cannot be read as an array: {reason}") from error
-
-
-def _one_column(values: Any, name: str) -> np.ndarray:
-    """An array, (n, 1) as (n,)."""
-    array = as_array(values, name)
-    return array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
 
 
 def _dtype_words(dtype: np.dtype[Any]) -> str:

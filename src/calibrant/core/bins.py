@@ -32,7 +32,7 @@ def width_edges(n_bins: int, dtype: np.typing.DTypeLike = np.float64) -> Array:
 
 def width_index(confidence: Array, n_bins: int) -> Array:
     """Equal-width bin of each confidence: (lo, hi], a confidence of 0 in the first bin."""
-    return place(confidence, width_edges(n_bins, confidence.dtype))
+    return np.searchsorted(width_edges(n_bins, confidence.dtype)[1:-1], confidence)
 
 
 def mass_index(confidence: Array, n_bins: int, weights: Array | None = None) -> Array:
@@ -98,13 +98,8 @@ def total_gap(gaps: Array, total: Any = 1.0, axis: int = -1) -> Any:
 
 
 def over(excess: Array) -> Array:
-    """Σ_b max(0, g_b): the part of the error where confidence exceeds accuracy."""
+    """Σ_b max(0, g_b): the part of the error where confidence exceeds accuracy; of −g, where accuracy does."""
     return np.maximum(excess, 0).sum(axis=-1)
-
-
-def under(excess: Array) -> Array:
-    """Σ_b max(0, −g_b): the part of the error where accuracy exceeds confidence."""
-    return over(-excess)
 
 
 class BinSums(NamedTuple):

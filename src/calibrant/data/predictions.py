@@ -16,11 +16,9 @@ from calibrant.core.arrays import (
     PROBABILITY_TOLERANCE,
     Array,
     as_array,
-    check_matrix_shape,
-    check_real,
     check_score_values,
+    check_shape,
     check_shares,
-    check_some_rows,
     check_values,
     check_weights,
 )
@@ -462,10 +460,7 @@ def join(  # noqa: PLR0917
     told, label_shape = task, None if labels is None else labels.shape
     task = resolve_task(task, scores.shape, label_shape, called)
     two = task == "binary" and scores.shape[1:] == (2,)
-    if two or task == "multiclass":
-        check_matrix_shape(scores.shape, scores.dtype, called)
-    check_real(scores.dtype, called)
-    check_some_rows(scores.shape, called)
+    check_shape(scores.shape, scores.dtype, called, classes=two or task == "multiclass")
     check_counts(scores.shape, called)
     source, n_rows = scores.source(name), scores.shape[0]
     if kind == PERCENT:

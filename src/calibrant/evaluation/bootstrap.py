@@ -16,7 +16,7 @@ Two intervals come out of the draws.
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -165,13 +165,14 @@ def inverted_interval(
     last = len(noise) - 1
     place = min(int(np.ceil((1 + LEVEL) / 2 * len(noise))), last)
 
-    def end(place: int) -> float:
-        def surplus(scale: float) -> float:
-            return float(np.partition(statistic(scale * line + noise), place)[place]) - observed
+    def surplus(scale: float, place: int) -> float:
+        return float(np.partition(statistic(scale * line + noise), place)[place]) - observed
 
-        return float(norm(increasing_root(surplus, tolerance=1e-3, steps=6) * line))
-
-    return min(end(place), value), max(min(end(last - place), ceiling), value)
+    low, high = (
+        float(norm(increasing_root(partial(surplus, place=one), tolerance=1e-3, steps=6) * line))
+        for one in (place, last - place)
+    )
+    return min(low, value), max(min(high, ceiling), value)
 
 
 def clopper_pearson(errors: float, count: float, level: float = 0.95) -> tuple[float, float]:

@@ -38,7 +38,7 @@ from calibrant.evaluation.groups import (
 from calibrant.evaluation.rendering import figure
 from calibrant.evaluation.results import SHARED_ROWS, Comparison, MethodRow
 from calibrant.evaluation.scan import scan_predictions
-from calibrant.evaluation.scoring import Chosen, chosen_metrics, score, zero_notes
+from calibrant.evaluation.scoring import Chosen, chosen_metrics, class_profile, estimated, zero_notes
 from calibrant.evaluation.table import Figures, Json
 from calibrant.metrics.chunks import flattened
 from calibrant.metrics.record import facts, known_name, sign
@@ -150,9 +150,8 @@ def compare(
     small = mapped or val.n * val.n_classes * val.dtype.itemsize <= SPILL_BYTES
     fit_rows = val.rows() if small else None
     scan = partial(scan_predictions, drawn=drawn, n_bins=n_bins, engine=engine)
-    as_given = scan(test)
+    as_given, found = scan(test), []
     before = as_given.columns()
-    found = []
     for name, calibrator in progress.each("comparing methods", chosen):
         started = time.perf_counter()
         raw = isinstance(calibrator, Identity)  # measured as it is: what a zero counts as is for those who learn
@@ -168,13 +167,17 @@ def compare(
                     rows = scan(_cross_fitted(calibrator, val, test, groups, engine))
                 else:
                     rows = scan(test, calibrator=fitted, codes=codes)
-                figures, draws, columns, classes = score(rows, drawn, measured, n_bins)
+                figures, draws, _ = estimated(measured, rows, drawn, n_bins, paired=True)
         except Exception as error:
             reason = " ".join(f"{error}".split()) or type(error).__name__
             found.append(MethodRow(name, error=reason, fit_seconds=time.perf_counter() - started))
             continue
         if val.kind == "probabilities" and isinstance(fitted, Calibrator) and fitted.requires_logits:
             heard["made for logits, fitted on logarithms of probabilities"] += 1
+        # thirty methods of a million rows are kept side by side: no wider than what diagrams can show
+        whole = rows.columns()
+        narrow = {name: getattr(whole, name).astype(np.float32) for name in ("nll", "brier")}
+        columns = whole._replace(prediction=whole.prediction.astype(np.int32), entropy=np.empty(0), **narrow)
         notes += zero_notes(columns.nll) if raw else []
         found.append(
             MethodRow(
@@ -185,7 +188,7 @@ def compare(
                 n_parameters=n_parameters,
                 columns=columns,
                 draws=draws,
-                classes=classes,
+                classes=class_profile(rows, n_bins),
                 warnings=tuple(also if raw else heard | also),
                 changed_predictions=float(np.average(columns.prediction != before.prediction, weights=seen.weights)),
                 changed_rankings=rank_changes(before.confidence, columns.confidence),
@@ -388,9 +391,9 @@ def comparison_verdict(comparison: Comparison) -> str:
     """One sentence: what the best method does to the error, and who ties with it."""
     if comparison.best is None:
         return "every method failed"
-    best, base = comparison.row(comparison.best), comparison.by_method.get("none")
-    name = comparison.criterion
-    sentence = f"{best.method} is best by {name} ({best.metrics[name].value:.4f})"
+    rows, name = comparison.by_method, comparison.criterion
+    best, base = rows[comparison.best], rows.get("none")
+    sentence = f"{best.method} is best by {facts(name).label} ({figure(name, best.metrics[name].value)})"
     if base is not None and base.error is None and base is not best:
         changes = [
             f"{facts(one).label} {figure(one, base.metrics[one].value)} → {figure(one, best.metrics[one].value)}"

@@ -27,7 +27,7 @@ from scipy.sparse import csr_array
 from scipy.special import stdtrit
 
 from calibrant.core.arrays import Array
-from calibrant.core.bins import BinSums, check_n_bins, over, total_gap, under, width_edges, width_index
+from calibrant.core.bins import BinSums, check_n_bins, over, total_gap, width_edges, width_index
 from calibrant.core.bins import place as range_of
 from calibrant.core.errors import InputError
 from calibrant.core.schema import MISSING, identifiers
@@ -599,7 +599,7 @@ def group_analysis(
         return around(value, Z_95 * error)
 
     figures = {
-        "ece": (sums.norm(1),), "over_confidence": (over(sums.excess),), "under_confidence": (under(sums.excess),),
+        "ece": (sums.norm(1),), "over_confidence": (over(sums.excess),), "under_confidence": (over(-sums.excess),),
         "mce": (sums.norm(np.inf),), "gap": gap,
         "accuracy": mean(correct), "confidence": mean(confidence),
     }  # fmt: skip

@@ -7,7 +7,7 @@ those of the full sample: only the data are resampled.
 """
 
 from collections.abc import Sequence
-from functools import cache, cached_property
+from functools import cache, partial
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -106,11 +106,15 @@ class Intervals:
     ) -> None:
         self.rows, self.drawn, self.n_bins, self.paired = rows, drawn, n_bins, paired
         self.class_noise = cache(self._class_noise)  # two metrics read the same bins
-        self.columns = list(dict.fromkeys(one.interval.column for one in figures if isinstance(one.interval, Mean)))
-        self.fine = any(
-            isinstance(one.interval, Redrawn) or (isinstance(one.interval, Gaps) and one.interval.table not in BINS)
-            for one in figures
-        )
+        rules = [one.interval for one in figures]
+        tables = [rule.table if isinstance(rule, Gaps) else "" for rule in rules if isinstance(rule, Gaps | Redrawn)]
+        if tables:
+            self.cells = Cells(rows, drawn, n_bins, 1 if all(one in BINS for one in tables) else FINE_CELLS)
+        self.columns = list(dict.fromkeys(rule.column for rule in rules if isinstance(rule, Mean)))
+        if self.columns:
+            columns = [rows.column(name)[drawn.rows].astype(np.float64) for name in self.columns]
+            # deviations (R, F) of the means of all columns that rules ask for
+            self.means = drawn.mean_draws(np.stack(columns, axis=1), rows.mass[drawn.rows])
 
     def of(self, metric: Metric, figure: Figure, value: float) -> Found:
         """Interval and draws of one figure."""
@@ -122,7 +126,7 @@ class Intervals:
         if isinstance(rule, ClassSpread):
             return self._class_spread(rule, value)
         if isinstance(rule, Mean):
-            draws = value + self._means[:, self.columns.index(rule.column)]
+            draws = value + self.means[:, self.columns.index(rule.column)]
         elif rule is not None:
             found = rule.figure(self.cells) if isinstance(rule, Redrawn) else self._resampled(metric, figure)
             # cells blur the figure a little, so that only the deviations are taken from them
@@ -139,31 +143,12 @@ class Intervals:
                 return clopper_pearson(count * value, count), draws
         return percentile_interval(draws, value), draws
 
-    @cached_property
-    def cells(self) -> Cells:
-        """The rows by cells of neighbouring confidences."""
-        return Cells(self.rows, self.drawn, self.n_bins, FINE_CELLS if self.fine else 1)
-
-    @cached_property
-    def _means(self) -> Array:
-        """Deviations (R, F) of the means of all columns that rules ask for."""
-        columns = [self.rows.column(name)[self.drawn.rows].astype(np.float64) for name in self.columns]
-        return self.drawn.mean_draws(np.stack(columns, axis=1), self.rows.mass[self.drawn.rows])
-
     def _gaps(self, rule: Gaps, value: float) -> Found:
         cells = self.cells
         table = cells.table(rule, value)
         residual, noise, share = (part @ table for part in (cells.residual, cells.noise, cells.share))
-        safe = np.where(share > 0, share, 1.0)
-
-        def norm(g: Array) -> Array:
-            return rule.norm(g, safe)
-
-        def statistic(g: Array) -> Array:
-            # of a debiased error the square, without what noise adds to it, which is the same for every g
-            return norm(g) ** 2 if rule.debiased else norm(g)
-
-        line = residual
+        safe, line = np.where(share > 0, share, 1.0), residual
+        norm = partial(rule.norm, share=safe)
         if rule.shrunk:
             # The pattern of ĝ over bins is partly noise, whose norm grows with the number of bins: along t·ĝ the
             # interval of an error that is the same in all bins would start and end too low (coverage 88 to 92% where
@@ -173,6 +158,8 @@ class Intervals:
             apart = residual - line
             chance = ((noise - share * noise.sum(axis=1, keepdims=True)) ** 2 / safe).sum(axis=1).mean()
             line += max(0.0, 1 - chance / max((apart**2 / safe).sum(), 1e-300)) * apart
+        # of a debiased error the squares are compared, without what noise adds to them, which is the same for every g
+        statistic = (lambda g: norm(g) ** 2) if rule.debiased else norm
         found = inverted_interval(norm, residual, noise, value=value, statistic=statistic, direction=line)
         if rule.worst:
             # a bin of few rows can be off by chance, while others cannot: the largest of ends that hold together. Rows
@@ -192,10 +179,7 @@ class Intervals:
         used, noise = self.class_noise(rule.binning)
         residual = sums.excess.ravel()[used]
         safe = np.where(share > 0, share, 1.0)[used].astype(np.float32)
-
-        def norm(g: Array) -> Array:
-            return rule.norm(g, safe, len(sums.weight))
-
+        norm = partial(rule.norm, share=safe, n_classes=len(sums.weight))
         return inverted_interval(norm, residual, noise[:CLASS_RESAMPLES], value=value), norm(residual + noise)
 
     def _class_noise(self, binning: str) -> tuple[Array, Array]:

@@ -39,7 +39,6 @@ from calibrant.evaluation.scoring import (
     class_profile,
     classwise_p_value,
     estimated,
-    score,
     zero_notes,
 )
 from calibrant.evaluation.table import (
@@ -346,7 +345,7 @@ def label_figures(predictions: Predictions, resamples: int, seed: int, n_bins: i
     names = predictions.class_names or range(predictions.n_classes)
     for name, scores, labels in zip(names, predictions.values.T, predictions.labels.T, strict=True):
         own = Predictions(scores, labels, kind=predictions.kind, task="binary", weights=predictions.weights)
-        figures, *_ = score(scan_predictions(own, drawn, n_bins=n_bins), drawn, metrics, n_bins)
+        figures, *_ = estimated(metrics, scan_predictions(own, drawn, n_bins=n_bins), drawn, n_bins)
         figures.pop("sce", None)  # the same as the ECE where there is one probability
         found.append(LabelFigures(str(name), int(labels.sum()), figures))
     return tuple(found)

@@ -309,7 +309,7 @@ class Comparison(PlainData):
         return Table("method", metric_columns([*self.metric_names, "difference", *EXTRAS]), rows, self.verdict)
 
     def __repr__(self) -> str:
-        notes = [f"* best by {self.criterion}. {self.verdict}", *self.advice]
+        notes = [f"* best. {self.verdict}", *self.advice]
         notes += [f"note: {one}" for one in self.warnings]
         return rendering.text(self._short(), said=[self._sizes()], notes=notes, width=120)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.core.arrays import Array
-from calibrant.core.bins import over, under, width_index
+from calibrant.core.bins import over, width_index
 from calibrant.core.errors import InputError
 from calibrant.core.threads import one_blas_thread
 from calibrant.core.zeros import cost_of_zero
@@ -17,9 +17,8 @@ from calibrant.evaluation.intervals import Intervals
 from calibrant.evaluation.results import ClassProfile
 from calibrant.evaluation.scan import ScannedRows
 from calibrant.evaluation.table import Estimate, Figures
-from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.classwise import class_sums
-from calibrant.metrics.record import BINS, METRICS, ClassGaps, Gaps, Metric, known_name, user_metric
+from calibrant.metrics.record import BINS, LAST, METRICS, ClassGaps, Gaps, Metric, known_name, user_metric
 
 CLASS_ELEMENTS = 60_000_000
 """Rows × classes up to which every class's column is sorted."""
@@ -42,7 +41,10 @@ def chosen_metrics(wanted: Chosen, task: str, *, compared: bool = False, criteri
     wanted : names of registered figures, or functions of (probabilities, labels, sample_weight=None) by name, which
         come on top of the usual ones; None for those alone. compared : only those that `compare` shows by itself.
     """
-    listed = [one for one in METRICS.values() if one.figures and one.serves(task)]
+    about = {"any", "matrix" if task == "multiclass" else "score"}
+    if task in ("multiclass", "pairs"):
+        about.add("confidence")
+    listed = [one for one in METRICS.values() if one.figures and one.about in about]
     functions, asked = (wanted, ()) if isinstance(wanted, Mapping) else ({}, wanted or ())
     names = [known_name(name) for name in (*asked, criterion) if name]
     known = {figure.name: figure for one in listed for figure in one.figures}
@@ -60,9 +62,11 @@ def chosen_metrics(wanted: Chosen, task: str, *, compared: bool = False, criteri
         if name in known:
             raise InputError(f"there is a metric {name!r} in the library: give the function another name")
         listed.append(user_metric(function, name))
-    return [one for one in listed if one.figures]
+    listed = [one for one in listed if one.figures]
+    return sorted(listed, key=lambda one: one.figures[0].compared or LAST) if compared else listed
 
 
+@one_blas_thread()  # hundreds of thin products: the waits of a second thread cost ten times the work
 def estimated(
     metrics: Sequence[Metric], rows: ScannedRows, drawn: Resamples, n_bins: int, *, paired: bool = False
 ) -> tuple[Figures, dict[str, Array], dict[str, str]]:
@@ -92,24 +96,6 @@ def estimated(
             interval, draws[figure.name] = intervals.of(one, figure, values[figure.name])
             found[figure.name] = Estimate(values[figure.name], *interval)
     return found, draws, left_out
-
-
-@one_blas_thread()  # hundreds of thin products: the waits of a second thread cost ten times the work
-def score(
-    rows: ScannedRows, drawn: Resamples, metrics: Sequence[Metric], n_bins: int
-) -> tuple[Figures, dict[str, Array], RowColumns, ClassProfile]:
-    """Figures of the rows under one method, in the order of a comparison.
-
-    With the figures come the draws (R,) of each for paired comparisons, and what is known of every row and class.
-    """
-    figures, draws, _ = estimated(metrics, rows, drawn, n_bins, paired=True)
-    places = {figure.name: figure.compared or len(figures) for one in metrics for figure in one.figures}
-    figures = Figures(sorted(figures.items(), key=lambda item: places[item[0]]))
-    columns = rows.columns()
-    # thirty methods of a million rows are kept side by side: no wider than what diagrams can show
-    narrow = {name: getattr(columns, name).astype(np.float32) for name in ("nll", "brier")}
-    shown = columns._replace(prediction=columns.prediction.astype(np.int32), entropy=np.empty(0), **narrow)
-    return figures, draws, shown, class_profile(rows, n_bins)
 
 
 def classwise_p_value(rows: ScannedRows, n_bins: int, seed: int) -> float:
@@ -170,5 +156,5 @@ def class_profile(rows: ScannedRows, n_bins: int) -> ClassProfile:
     with np.errstate(invalid="ignore", divide="ignore"):
         accuracy, nll = right / count, lost / count
         top = gaps.reshape(n_classes, n_bins) / predicted[:, None]
-    parts = over(sums.excess), under(sums.excess)
-    return ClassProfile(sums.norm(1), *parts, accuracy, nll, count, predicted, over(top), under(top))
+    parts = over(sums.excess), over(-sums.excess)
+    return ClassProfile(sums.norm(1), *parts, accuracy, nll, count, predicted, over(top), over(-top))

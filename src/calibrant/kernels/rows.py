@@ -64,7 +64,6 @@ def scan(
     if labels is None:
         labels = np.zeros(len(values), np.int64)
     kernel = (scan_logits if from_logits else scan_probabilities).form(values.size)
-    name = name or ("logits" if from_logits else "probabilities")
 
     def part(block: slice) -> RowColumns:
         rows = np.ascontiguousarray(values[block])

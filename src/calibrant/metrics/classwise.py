@@ -13,7 +13,7 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 import numpy as np
 
 from calibrant.core.arrays import Array, check_values
-from calibrant.core.bins import BinSums, check_n_bins, mass_index, over, total_gap, under
+from calibrant.core.bins import BinSums, check_n_bins, mass_index, over, total_gap
 from calibrant.core.softmax import softmax
 from calibrant.core.threads import BLOCK_ELEMENTS, map_blocks, row_blocks
 from calibrant.kernels.bins import class_width_sums, index_sums
@@ -114,9 +114,7 @@ def sce(
     >>> sce([[0.75, 0.25], [0.25, 0.75]], [0, 0])
     0.5
     """
-    return classwise_ece(
-        probabilities, labels, n_bins=n_bins, average="mean", sample_weight=sample_weight, from_logits=from_logits
-    )
+    return float(class_sums(check(probabilities, labels, sample_weight, from_logits), n_bins, "width").norm(1).mean())
 
 
 @metric(
@@ -216,7 +214,7 @@ def classwise_over_under(
     """
     sums = class_sums(check(probabilities, labels, sample_weight, from_logits), n_bins, "width")
     excess = sums.excess / _share(sums, divisor)[:, None]
-    return ClasswiseOverUnder(over(excess), under(excess))
+    return ClasswiseOverUnder(over(excess), over(-excess))
 
 
 def _share(sums: BinSums, divisor: str) -> Array:
@@ -268,7 +266,7 @@ def class_width_bins(checked: Checked, n_bins: int) -> BinSums:
 def probability_block(checked: Checked, block: slice, dtype: Any = None) -> Array:
     """Checked probabilities of some rows, through the softmax (of this precision) where the matrix holds logits."""
     rows = np.ascontiguousarray(checked.matrix[block])
-    check_values(rows, from_logits=checked.from_logits, name=checked.name, first_row=block.start)
+    check_values(rows, from_logits=checked.from_logits, first_row=block.start)
     return softmax(rows.astype(dtype or rows.dtype, copy=False)) if checked.from_logits else rows
 
 

@@ -85,11 +85,6 @@ class Checked:
     additive: bool = False
 
     @property
-    def name(self) -> str:
-        """What the values are called in an error message."""
-        return "logits" if self.from_logits else "probabilities"
-
-    @property
     def mass(self) -> Array:
         """The weight of each row (n,)."""
         return np.ones(len(self.labels)) if self.weights is None else self.weights
@@ -105,7 +100,7 @@ class Checked:
         if callable(self.values):
             return self.values()
         if not self.flat:
-            return check_matrix(self.values, self.name) if on_device(self.values) else self.values
+            return self.values if isinstance(self.values, np.ndarray) else check_matrix(self.values)
         # beyond ±745 the probability of the other class is 0 in float64
         scores = np.clip(self.values, -745, 745)
         return np.stack([np.zeros_like(scores) if self.from_logits else 1 - scores, scores], axis=1)
@@ -122,15 +117,15 @@ class Checked:
         name, first_row : what error messages call the values, and the number of their first row.
         """
         if self.level < LEVELS[wanted]:
-            options: Any = {"from_logits": self.from_logits, "name": name or self.name}
+            options: Any = {"from_logits": self.from_logits, "name": name}
             if self.flat:
                 self.found = self._score_columns(LEVELS[wanted])
-            elif on_device(self.values):
+            elif isinstance(self.values, np.ndarray):
+                self.found = scan(self.values, self.labels, columns=wanted, first_row=first_row, **options)
+            else:
                 from calibrant.kernels.torch.columns import host_columns
 
                 self.found = host_columns(self.values, self.labels, **options)
-            else:
-                self.found = scan(self.values, self.labels, columns=wanted, first_row=first_row, **options)
             self.level = LEVELS[wanted]
         return self.found
 
@@ -155,14 +150,10 @@ class Checked:
             return hits(self.columns(), self.task)
         return getattr(self.columns({"nll": "scores", "brier": "scores", "entropy": "all"}.get(name, "correct")), name)
 
-    def top(self) -> tuple[Array, Array, Array | None]:
-        """Confidence, correctness and weights of every row: all that a top-label metric reads."""
-        columns = self.columns()
+    def top(self, *, ordered: bool = False) -> tuple[Array, Array, Array | None]:
+        """Confidence, correctness and weights of every row, all that a top-label metric reads; or needs in order."""
+        columns = (self.every(ORDER_OF_ROWS) if ordered else self).columns()
         return columns.confidence, columns.correct, self.weights
-
-    def ordered(self) -> tuple[Array, Array, Array | None]:
-        """The same, for a metric that needs their order."""
-        return self.every(ORDER_OF_ROWS).top()
 
     @cached_property
     def probability(self) -> Array:
@@ -260,7 +251,7 @@ def confidence_groups(*inputs: Any, **options: Any) -> ScoreGroups:
     Since ties are summed before anything is compared, no answer depends on the order of the rows, and a weight of 2 is
     the row twice by construction.
     """
-    groups = score_groups(*check(*inputs, **options).ordered())
+    groups = score_groups(*check(*inputs, **options).top(ordered=True))
     return groups._replace(scores=groups.scores.astype(np.float64))
 
 

@@ -74,7 +74,7 @@ def multicalibration_error(
     ('b', 10.0, True)
     """
     rows = check(probabilities, labels, sample_weight, from_logits)
-    confidence, correct, _ = rows.ordered()
+    confidence, correct, _ = rows.top(ordered=True)
     confidence, mass = confidence.astype(np.float64), rows.mass
     names, row, code = _members(groups, len(confidence))
     variance = mass**2 * confidence * (1 - confidence)

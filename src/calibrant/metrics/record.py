@@ -34,24 +34,24 @@ class Gaps(NamedTuple):
 
     table : what is summed: "width", "mass" or "monotone" bins, or a function of cells of neighbouring confidences
         (with `confidence` and `share` (L,)) and of the value, which gives a table (L, F).
-    norm : the error of residuals (…, F), given the share of the rows in each of the F.
+    norm : the error of residuals (…, F), given the `share` of the rows in each of the F.
     debiased : subtract what noise adds before errors are compared.
     shrunk : take the pattern of the error over bins less what noise gives it.
     worst : the norm is the largest bin of equal width, so that one bin beyond chance is enough.
     """
 
     table: str | Callable[[Any, float], Array]
-    norm: Callable[[Array, Array], Array]
+    norm: Callable[..., Array]
     debiased: bool = False
     shrunk: bool = False
     worst: bool = False
 
 
 class ClassGaps(NamedTuple):
-    """The same of residuals (…, K·M) of K classes over "width" or "mass" bins; the norm is also given K."""
+    """The same of residuals (…, K·M) of K classes over "width" or "mass" bins; the norm is also given K, `n_classes`."""
 
     binning: str
-    norm: Callable[[Array, Array, int], Array]
+    norm: Callable[..., Array]
 
 
 class Redrawn(NamedTuple):
@@ -79,6 +79,8 @@ class ClassSpread(NamedTuple):
 
 BINS = ("width", "mass")
 """The tables of `Gaps` that are bins of a given number."""
+LAST = 9
+"""The place among the columns of `compare` that users' metrics, and others on request, have."""
 
 Rule = Mean | Gaps | ClassGaps | Redrawn | Resampled | ClassSpread
 """How the 95% interval of a figure is found."""
@@ -145,13 +147,6 @@ class Metric:
         """Every figure by name."""
         result = self.function(*rows, **options)
         return {one.name: float(getattr(result, one.field) if one.field else result) for one in self.figures}
-
-    def serves(self, task: str) -> bool:
-        """Is it asked about rows of this task?"""
-        flat = task != "multiclass"
-        return {"any": True, "matrix": not flat, "score": flat, "confidence": task in ("multiclass", "pairs")}[
-            self.about
-        ]
 
 
 METRICS: dict[str, Metric] = {}
@@ -274,7 +269,7 @@ def register_metric(
 def user_metric(function: Callable[..., Any], name: str, label: str = "", about: str = "any", **facts: Any) -> Metric:
     """The record of a user's function, which is not put into the list."""
     text = label or name.replace("_", " ")
-    one = Figure(name, text, text, interval=Resampled(), compared=9, **facts)
+    one = Figure(name, text, text, interval=Resampled(), compared=LAST, **facts)
     return Metric(name, function, (one,), about, plain=True)
 
 

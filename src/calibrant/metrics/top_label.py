@@ -22,7 +22,6 @@ from calibrant.core.bins import (
     over,
     rank_slack,
     total_gap,
-    under,
     width_edges,
     width_index,
 )
@@ -58,7 +57,7 @@ def bin_sums(rows: Checked, n_bins: int, binning: str = "width") -> BinSums:
     """Sums over the bins of the top label; those over bins of equal width add up over chunks."""
     if binning == "width":
         return width_bin_sums(rows, check_n_bins(n_bins))
-    columns = confidence, _, weights = rows.ordered()
+    columns = confidence, _, weights = rows.top(ordered=True)
     return BinSums(*index_sums(bin_index(confidence, weights, n_bins, binning), *columns, n_bins))
 
 
@@ -120,7 +119,7 @@ def ece(
         return float(sums.norm(p))
     if binning == "width" and p == 2:
         return within_and_between(sums, square_sums(rows, n_bins))
-    confidence, _, weights = rows.ordered()
+    confidence, _, weights = rows.top(ordered=True)
     return label_error(rows, sums, p, np.eye(n_bins)[bin_index(confidence, weights, n_bins, binning)])
 
 
@@ -165,7 +164,7 @@ class OverUnderConfidence:
         ),
         Figure(
             "under_confidence", "underconfidence", "under", True, 0, "the part of ECE where confidence is too low",
-            Gaps("width", lambda g, share: under(g)), field="under", compared=8,
+            Gaps("width", lambda g, share: over(-g)), field="under", compared=8,
         ),
     )
 )  # fmt: skip
@@ -190,7 +189,7 @@ def over_under_confidence(
     OverUnderConfidence(over=0.5, under=0.125)
     """
     sums = bin_sums(check(probabilities, labels, sample_weight, from_logits), n_bins, binning)
-    return OverUnderConfidence(float(over(sums.excess)), float(under(sums.excess)))
+    return OverUnderConfidence(float(over(sums.excess)), float(over(-sums.excess)))
 
 
 @metric(
@@ -407,7 +406,7 @@ def smooth_ece(
     0.25
     """
     rows = check(probabilities, labels, sample_weight, from_logits)
-    confidence, correct, _ = rows.ordered()
+    confidence, correct, _ = rows.top(ordered=True)
     wide = confidence.astype(np.float64, copy=False)
     residual = rows.mass * (correct - wide)
     position = np.clip(wide * N_CELLS - 0.5, 0.0, N_CELLS - 1.0)
@@ -505,7 +504,7 @@ def soft_ece(
         return float(bins.norm(p))
     if p == 2:
         return within_and_between(bins, squares)
-    return label_error(rows, bins, p, memberships(rows.ordered()[0], n_bins, softness))
+    return label_error(rows, bins, p, memberships(rows.top(ordered=True)[0], n_bins, softness))
 
 
 @adds_up
@@ -713,7 +712,7 @@ class Reliability:
     @property
     def under(self) -> float:
         """The part of the calibration error where confidence is too low."""
-        return float(under(self.share * self.gap))
+        return float(over(-self.share * self.gap))
 
     @property
     def ece(self) -> float:
@@ -744,7 +743,7 @@ def reliability(
     sums = bin_sums(rows, n_bins, binning)
     edges = width_edges(n_bins)
     if binning == "mass":
-        confidence, _, weights = rows.ordered()
+        confidence, _, weights = rows.top(ordered=True)
         lowest = np.full(n_bins, np.inf)
         np.minimum.at(lowest, bin_index(confidence, weights, n_bins, binning), confidence.astype(np.float64))
         # an empty bin opens where the next one does

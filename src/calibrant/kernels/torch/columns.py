@@ -73,7 +73,7 @@ def host_columns(values: Tensor, labels: Array, *, from_logits: bool, name: str)
     n_bad = (~good).sum()
     if n_bad:
         what = "NaN or infinite values" if from_logits else "values that are not probabilities"
-        raise InputError(f"{n_bad} of {len(values)} rows of {name} hold {what}")
+        raise InputError(f"{n_bad} of {len(values)} rows of {name or 'the scores'} hold {what}")
     return RowColumns(numbers[0], prediction, correct, *numbers[1:])
 
 
