@@ -143,8 +143,7 @@ def test_an_executed_notebook_shows_tables_and_pictures(tmp_path):
 
 
 def test_the_dagger_is_explained_only_where_it_is_shown():
-    from calibrant.evaluation.rendering import raised_words
-    from calibrant.evaluation.table import Cell, Estimate, Row, Table
+    from calibrant.evaluation.tables import Cell, Estimate, Row, Table, raised_words
 
     cells = {"nll": Cell("nll", Estimate(0.5, 0.4, 0.6)), "ece": Cell("ece", Estimate(0.01, 0.0, 0.01))}
     table = Table("method", {"nll": "NLL", "ece": "ECE"}, (Row("ts", cells),))

@@ -11,7 +11,7 @@ from calibrant.calibrators.base import Identity
 from calibrant.calibrators.temperature import TemperatureScaling
 from calibrant.core.softmax import softmax
 from calibrant.evaluation.results import ClassProfile, Comparison, MethodRow, NoiseFloor
-from calibrant.evaluation.table import Estimate, Figures
+from calibrant.evaluation.tables import Estimate, Figures
 from calibrant.kernels.rows import RowColumns
 from calibrant.report.plots import reliability
 

@@ -24,7 +24,7 @@ from calibrant.evaluation.compare import compare
 from calibrant.evaluation.consistency import reliability_bins
 from calibrant.evaluation.models import compare_models
 from calibrant.evaluation.results import Comparison
-from calibrant.evaluation.table import Estimate, Figures
+from calibrant.evaluation.tables import Estimate, Figures
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics import flexible_calibration
 from calibrant.report import page_data, usage

@@ -4,6 +4,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -14,9 +15,9 @@ from calibrant.cli.drawing import Output
 from calibrant.cli.verbs import Fields, plain, progress_bar, verb, warn
 from calibrant.core.errors import InputError
 from calibrant.evaluation.compare import open_halves
-from calibrant.evaluation.rendering import raised_words
 from calibrant.evaluation.results import Comparison
 from calibrant.evaluation.shift import ShiftCurves, open_shift, shift
+from calibrant.evaluation.tables import raised_words
 from calibrant.metrics.record import facts
 from calibrant.report.usage import usage
 
@@ -70,14 +71,7 @@ def compare(
         two = (result.row(name) for name in (result.best, result.second) if name and name != "none")
         calibrators = {"none": None} | {row.method: row.calibrator for row in two}
         curves = shift(calibrators, conditions, metric_options={"n_bins": result.n_bins})
-
-    def shown(command: str) -> None:
-        show(result)
-        for title, text in usage(result.recommended, result.task, files, command):
-            if title == "Command line":
-                typer.echo(plain(f"  {text.splitlines()[0]}"))  # one line, to be copied
-
-    return finish(result, {"": result}, files, shown, shift=curves, **printed)
+    return finish(result, {"": result}, files, partial(show, result, files), shift=curves, **printed)
 
 
 def finish(
@@ -118,8 +112,8 @@ def finish(
     return result.best is None
 
 
-def show(comparison: Comparison) -> None:
-    """Print the verdict, the table and what its marks mean."""
+def show(comparison: Comparison, sources: Sequence[str] = (), command: str = "") -> None:
+    """Print the verdict, the table and what its marks mean; of a command that read files, how to fit what to ship."""
     out, task, floor = Output(), comparison.task, comparison.noise_floor
     wide = out.width >= WIDE
     out.print(Text(comparison.verdict, "bold"))
@@ -144,3 +138,6 @@ def show(comparison: Comparison) -> None:
     out.note(f"{changed}P: chance of beating the best; fit: seconds", "")
     for line in comparison.advice:
         out.print(Text(line, "bold" * line.startswith("ship")))
+    for title, text in usage(comparison.recommended, task, sources, command) if command else ():
+        if title == "Command line":
+            typer.echo(plain(f"  {text.splitlines()[0]}"))  # one line, to be copied

@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.text import Text
 
 from calibrant.cli.verbs import CONTROL, plain
-from calibrant.evaluation import rendering
-from calibrant.evaluation.table import Table
+from calibrant.evaluation import tables
+from calibrant.evaluation.tables import Table
 
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "grey50"
 """Okabe & Ito (2008): distinct under every common colour blindness; fills differ too, for terminals without colour."""
@@ -24,7 +24,12 @@ class Output(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print, with control characters spelled out; colours come from styles, never from the text."""
-        super().print(*map(_plain_object, objects), **options)
+        safe = []
+        for one in objects:
+            if isinstance(one, Text) and CONTROL.search(one.plain):
+                one = Text(plain(one.plain), one.style)  # noqa: PLW2901
+            safe.append(plain(one) if isinstance(one, str) else one)
+        super().print(*safe, **options)
 
     def note(self, *lines: str) -> None:
         """Print lines of lesser weight."""
@@ -33,17 +38,9 @@ class Output(Console):
 
     def table(self, table: Table) -> None:
         """Print a table of results; the row that is best stands out."""
-        for block in rendering.terminal(table, self.width, rendering.TEXT._replace(escape=plain)):
+        for block in tables.terminal(table, self.width, tables.TEXT._replace(escape=plain)):
             self.print(block, no_wrap=True, overflow="ellipsis")
 
     def on_broken_pipe(self) -> None:
         """Leave it to the command, for which a reader that has seen enough is no failure; rich would exit with 1."""
         raise BrokenPipeError
-
-
-def _plain_object(one: Any) -> Any:
-    if isinstance(one, str):
-        return plain(one)
-    if isinstance(one, Text) and CONTROL.search(one.plain):
-        return Text(plain(one.plain), one.style)
-    return one

@@ -28,8 +28,7 @@ from calibrant.cli.verbs import (
 from calibrant.core.errors import InputError
 from calibrant.engines.engine import opened
 from calibrant.evaluation.measure import CALIBRATED, TOO_FEW, Measurement
-from calibrant.evaluation.rendering import bounds, figure, raised_words
-from calibrant.evaluation.table import Cell, Estimate, Row, Table, plain
+from calibrant.evaluation.tables import Cell, Estimate, Row, Table, bounds, figure, plain, raised_words
 from calibrant.metrics.record import facts, number
 
 BAR = 40

@@ -18,7 +18,7 @@ from calibrant.core.zeros import log_floor_of, raised
 from calibrant.data import Predictions, as_predictions
 from calibrant.data.predictions import CHUNK_BYTES
 from calibrant.data.source import ArraySource
-from calibrant.evaluation.table import Json, PlainData
+from calibrant.evaluation.tables import Json, PlainData
 from calibrant.metrics.inputs import Checked
 
 UNITS = {"nll": "nats", "brier": "Brier units"}

@@ -35,11 +35,10 @@ from calibrant.evaluation.groups import (
     sampled,
     split_name,
 )
-from calibrant.evaluation.rendering import figure
 from calibrant.evaluation.results import SHARED_ROWS, Comparison, MethodRow
 from calibrant.evaluation.scan import scan_predictions
 from calibrant.evaluation.scoring import Chosen, chosen_metrics, class_profile, estimated, zero_notes
-from calibrant.evaluation.table import Figures, Json
+from calibrant.evaluation.tables import Figures, Json, figure
 from calibrant.metrics.chunks import flattened
 from calibrant.metrics.record import facts, known_name, sign
 from calibrant.metrics.selective import rank_changes
@@ -193,7 +192,7 @@ def compare(
                 changed_predictions=float(np.average(columns.prediction != before.prediction, weights=seen.weights)),
                 changed_rankings=rank_changes(before.confidence, columns.confidence),
                 noise_floor=consistency_test(columns.confidence, columns.correct, seed=seed, **shared),
-                groups=column_groups(columns, seen.task, grouping, resamples=resamples, **shared),
+                groups=grouping and column_groups(columns, seen.task, grouping, resamples=resamples, **shared),
             )
         )
     floors = {row.method: row.noise_floor for row in found if row.error is None}

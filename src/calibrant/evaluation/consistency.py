@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 from calibrant.core.arrays import Array
 from calibrant.core.bins import check_n_bins, total_gap, width_index
 from calibrant.evaluation.bootstrap import in_blocks
-from calibrant.evaluation.table import PlainData
+from calibrant.evaluation.tables import PlainData
 from calibrant.kernels.bins import index_sums
 from calibrant.metrics.clinical import Z_95
 from calibrant.metrics.top_label import Reliability, bin_index, reliability

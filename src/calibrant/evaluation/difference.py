@@ -13,9 +13,9 @@ from scipy.special import ndtr
 
 from calibrant.core.errors import InputError
 from calibrant.core.schema import Schema
-from calibrant.evaluation import rendering
+from calibrant.evaluation import tables
 from calibrant.evaluation.consistency import SIGNIFICANCE
-from calibrant.evaluation.table import NAN, Cell, Estimate, Json, PlainData, Row, Table
+from calibrant.evaluation.tables import NAN, Cell, Estimate, Json, PlainData, Row, Table
 from calibrant.metrics.clinical import Z_95
 from calibrant.metrics.record import facts, known_name, number, sign
 
@@ -102,7 +102,7 @@ class Difference(PlainData):
 
     def to_markdown(self, *, everything: bool = False) -> str:
         """A Markdown table of what changed."""
-        return "\n".join([*self.summary(), "", rendering.markdown(self.table(everything=everything))])
+        return "\n".join([*self.summary(), "", tables.markdown(self.table(everything=everything))])
 
     def summary(self) -> list[str]:
         """Headline, counts and notes, one sentence each."""
@@ -119,10 +119,10 @@ class Difference(PlainData):
         return lines + [f"note: {one}" for one in self.notes]
 
     def _repr_html_(self) -> str:
-        return rendering.notebook(self.table(), said=" · ".join(self.summary()))
+        return tables.notebook(self.table(), said=" · ".join(self.summary()))
 
     def __repr__(self) -> str:
-        return rendering.text(self.table(), said=self.summary(), width=120)
+        return tables.text(self.table(), said=self.summary(), width=120)
 
 
 def diff(old: Any, new: Any) -> Difference:

@@ -46,7 +46,7 @@ from calibrant.evaluation.consistency import (
     unit_sums,
 )
 from calibrant.evaluation.results import about
-from calibrant.evaluation.table import (
+from calibrant.evaluation.tables import (
     Estimate,
     Figures,
     Json,
@@ -634,10 +634,8 @@ def group_analysis(
     return GroupAnalysis(columns, groups, differ, critical, *_worst_served(groups, differ, pooled, about))
 
 
-def column_groups(columns: RowColumns, task: str, grouping: Grouping | None, **options: Any) -> GroupAnalysis | None:
+def column_groups(columns: RowColumns, task: str, grouping: Grouping, **options: Any) -> GroupAnalysis:
     """`group_analysis` of the columns of rows, with accuracy, NLL and Brier score of every group."""
-    if grouping is None:
-        return None
     scores = {"accuracy": hits(columns, task), "nll": columns.nll, "brier": columns.brier}
     return group_analysis(columns.confidence, columns.correct, grouping, scores=scores, about=about(task), **options)
 

@@ -15,7 +15,7 @@ from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import said
 from calibrant.data import Predictions, as_predictions
 from calibrant.engines.engine import Engine
-from calibrant.evaluation import rendering
+from calibrant.evaluation import tables
 from calibrant.evaluation.bootstrap import draw
 from calibrant.evaluation.calibration_loss import CalibrationLoss, mendable
 from calibrant.evaluation.consistency import (
@@ -41,7 +41,7 @@ from calibrant.evaluation.scoring import (
     estimated,
     zero_notes,
 )
-from calibrant.evaluation.table import (
+from calibrant.evaluation.tables import (
     Cell,
     Estimate,
     Figures,
@@ -114,12 +114,12 @@ class Measurement(PlainData):
 
     def __repr__(self) -> str:
         table, what, notes = self._shown(", p-value {:.3g}")
-        return rendering.text(table, said=[what, self.verdict], notes=notes + [f"note: {one}" for one in self.warnings])
+        return tables.text(table, said=[what, self.verdict], notes=notes + [f"note: {one}" for one in self.warnings])
 
     def _repr_html_(self) -> str:
         table, what, notes = self._shown(" (p = {:.3g})")
-        drawn = [rendering.diagram(self.bins, self.about)]
-        return rendering.notebook(table, said=f"{what}. {self.verdict}", notes=notes, diagrams=drawn)
+        drawn = [tables.diagram(self.bins, self.about)]
+        return tables.notebook(table, said=f"{what}. {self.verdict}", notes=notes, diagrams=drawn)
 
     def _shown(self, p_value: str) -> tuple[Table, str, list[str]]:
         """The main figures by their titles, what was measured, and notes, with the p-value in this form."""
@@ -128,7 +128,7 @@ class Measurement(PlainData):
         table, floor = Table("metric", {"value": "value [95% interval]"}, rows, intervals=True), self.noise_floor
         floor_words = f"noise floor of the ECE {100 * floor.mean:.2f} %{p_value.format(floor.p_value)}"
         what = f"{self.n:,} rows{self.weighed}, {self.task}, {self.n_classes} classes, about the {self.about}"
-        return table, what, [floor_words, self.mendable, rendering.raised_words(table)]
+        return table, what, [floor_words, self.mendable, tables.raised_words(table)]
 
     def plot(self, *, ax: Any = None) -> Any:
         """Draw the reliability diagram and return the axes."""
@@ -276,7 +276,7 @@ def measure(
     if not rows.flat:
         floor = replace(floor, p_value=min(1.0, floor.p_value / (1 - CLASS_SHARE)))
     grouping = None if by is None else make_grouping(by, seen.n)
-    groups = column_groups(columns, seen.task, grouping, clusters=clusters, resamples=resamples, **shared)
+    groups = grouping and column_groups(columns, seen.task, grouping, clusters=clusters, resamples=resamples, **shared)
     bins = reliability_bins(confidence, correct, **shared)
     progress.step("intervals", 3, 3)
     too_few = too_few_to_tell(confidence, correct, weights, seen.task, clusters)

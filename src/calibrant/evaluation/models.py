@@ -19,11 +19,11 @@ from calibrant.core.errors import InputError
 from calibrant.core.schema import identifiers
 from calibrant.data import Predictions
 from calibrant.data.guards import IDS
-from calibrant.evaluation import rendering
+from calibrant.evaluation import tables
 from calibrant.evaluation.compare import Halves, Methods, carried, compare, judged, open_halves
 from calibrant.evaluation.groups import group_differences
 from calibrant.evaluation.results import MAIN, Comparison, MethodRow
-from calibrant.evaluation.table import (
+from calibrant.evaluation.tables import (
     Cell,
     Estimate,
     Figures,
@@ -241,11 +241,11 @@ class ModelComparison(PlainData):
 
     def to_markdown(self, show: str = "", *, columns: Iterable[str] | None = None, intervals: bool = False) -> str:
         """One of the tables in Markdown: the best bold, ties with it marked ≈; columns in this order."""
-        return rendering.markdown(self._printed(show, columns, intervals))
+        return tables.markdown(self._printed(show, columns, intervals))
 
     def to_latex(self, show: str = "", *, columns: Iterable[str] | None = None, intervals: bool = False) -> str:
         """A booktabs table with the same figures and marks."""
-        return rendering.latex(self._printed(show, columns, intervals))
+        return tables.latex(self._printed(show, columns, intervals))
 
     def _printed(self, show: str, columns: Iterable[str] | None, intervals: bool) -> Table:
         table = self.table(show).pick(columns)
@@ -264,19 +264,19 @@ class ModelComparison(PlainData):
         table = self.table(show)
         if table.axis == "model":
             table = table.pick(name for name in table.columns if name in {self.criterion, "difference", *MAIN})
-        return replace(table, columns={name: rendering.shortened(title) for name, title in table.columns.items()})
+        return replace(table, columns={name: tables.shortened(title) for name, title in table.columns.items()})
 
     def __repr__(self) -> str:
-        return rendering.text(self.short_table(), said=[self.sizes], notes=[MARKS, self.model_verdict, self.verdict])
+        return tables.text(self.short_table(), said=[self.sizes], notes=[MARKS, self.model_verdict, self.verdict])
 
     def _repr_html_(self) -> str:
         drawn = [
-            rendering.diagram(one.bins(one.best), f"{rendering.shortened(model)}, {one.best}")
+            tables.diagram(one.bins(one.best), f"{tables.shortened(model)}, {one.best}")
             for model, one in list(self.comparisons.items())[:MOST_DIAGRAMS]
             if one.best is not None
         ]
         said = ". ".join(filter(None, (self.sizes, self.model_verdict, f"{self.verdict}.")))
-        return rendering.notebook(self.table(), said=said, diagrams=drawn)
+        return tables.notebook(self.table(), said=said, diagrams=drawn)
 
 
 def compare_models(

@@ -8,10 +8,10 @@ from typing import Any, Self
 import numpy as np
 
 from calibrant.core.arrays import Array
-from calibrant.evaluation import rendering
+from calibrant.evaluation import tables
 from calibrant.evaluation.bootstrap import percentile_interval
 from calibrant.evaluation.consistency import NoiseFloor, reliability_bins
-from calibrant.evaluation.table import (
+from calibrant.evaluation.tables import (
     NAN,
     Cell,
     Estimate,
@@ -239,7 +239,7 @@ class Comparison(PlainData):
             why = f"the default, within noise of the best ({self.best})"
         lines = [f"ship {shipped.method}: {why}"]
         if self.task != "pairs":  # an answer stays what it is
-            share = rendering.figure("changed_predictions", shipped.changed_predictions)
+            share = tables.figure("changed_predictions", shipped.changed_predictions)
             kept = [one for one in self.ranking(name) if rows[one].ties_best and not rows[one].changed_predictions]
             other = f" ({kept[0]} changes none, within noise)" if kept and shipped.changed_predictions else ""
             lines.append(f"it changes {share} of the decisions{other}")
@@ -248,7 +248,7 @@ class Comparison(PlainData):
             for both in zip(base.groups.groups, shipped.groups.groups, strict=True):
                 told += not both[1].too_few
                 if not both[1].too_few and self.group_changes[both[1].name].low > 0:
-                    figures = (rendering.figure(self.loss, one.metrics[self.loss].value) for one in both)
+                    figures = (tables.figure(self.loss, one.metrics[self.loss].value) for one in both)
                     worse.append(f"{both[1].name} ({' → '.join(figures)})")
             names = ", ".join(worse[:3]) + f" and {len(worse) - 3} more" * (len(worse) > 3)
             by = f" by {facts(self.loss).label}" * (self.loss != name)
@@ -311,13 +311,13 @@ class Comparison(PlainData):
     def __repr__(self) -> str:
         notes = [f"* best. {self.verdict}", *self.advice]
         notes += [f"note: {one}" for one in self.warnings]
-        return rendering.text(self._short(), said=[self._sizes()], notes=notes, width=120)
+        return tables.text(self._short(), said=[self._sizes()], notes=notes, width=120)
 
     def _repr_html_(self) -> str:
         table = replace(self._short(), intervals=True)
-        said, notes = f"{self._sizes()}. {self.verdict}", [rendering.raised_words(table)]
-        drawn = [rendering.diagram(self.bins(method), method) for method in self._drawn()]
-        return rendering.notebook(table, said=said, notes=notes, diagrams=drawn)
+        said, notes = f"{self._sizes()}. {self.verdict}", [tables.raised_words(table)]
+        drawn = [tables.diagram(self.bins(method), method) for method in self._drawn()]
+        return tables.notebook(table, said=said, notes=notes, diagrams=drawn)
 
     def _drawn(self) -> list[str]:
         """The methods whose diagrams are shown: the uncalibrated scores and the winner."""
@@ -328,8 +328,8 @@ class Comparison(PlainData):
 
     def _short(self) -> Table:
         """The main figures; of more methods than one screen holds, the best by the criterion and the uncalibrated."""
-        kept = {*self.ranking(self.criterion)[: rendering.MOST_ROWS - 1], "none"}
-        few = len(self.rows) <= rendering.MOST_ROWS
+        kept = {*self.ranking(self.criterion)[: tables.MOST_ROWS - 1], "none"}
+        few = len(self.rows) <= tables.MOST_ROWS
         table = self.table().pick([*(name for name in MAIN if name in self.metric_names), "fit_seconds"])
         return replace(table, rows=[row for row in table.rows if few or row.name in kept])
 
@@ -380,7 +380,7 @@ class Comparison(PlainData):
             for name in ("ece", "nll", "brier", "accuracy")
             if name in self.metric_names
         ]
-        table = rendering.markdown(Table("metric", columns, rows, intervals=True))
+        table = tables.markdown(Table("metric", columns, rows, intervals=True))
         return MODEL_CARD.format(best=best, table=table, comparison=self)
 
     def to_markdown(self, *, columns: Iterable[str] | None = None, intervals: bool = False) -> str:
@@ -389,12 +389,12 @@ class Comparison(PlainData):
         columns : metrics to show, in this order; all of them by default.
         """
         marks = "**Best**, <u>second</u>, ≈ within noise of the best of the column."
-        return rendering.markdown(self._printed(columns, intervals, marks))
+        return tables.markdown(self._printed(columns, intervals, marks))
 
     def to_latex(self, *, columns: Iterable[str] | None = None, intervals: bool = False) -> str:
         """A booktabs table with the figures and marks of `to_markdown`."""
         marks = "Bold: best; underlined: second; approx: within noise of the best."
-        return rendering.latex(self._printed(columns, intervals, marks))
+        return tables.latex(self._printed(columns, intervals, marks))
 
     def _printed(self, columns: Iterable[str] | None, intervals: bool, marks: str) -> Table:
         extras = [name for name in EXTRAS if name != "n_parameters"]
@@ -404,6 +404,6 @@ class Comparison(PlainData):
             f"{'95% intervals from' if intervals else 'Differences judged by'} {self.resamples:,} paired bootstrap "
             "resamples. "
         )
-        if intervals and (words := rendering.raised_words(table)):
+        if intervals and (words := tables.raised_words(table)):
             caption += f"{words}. "
         return replace(table, caption=caption + marks, intervals=intervals)

@@ -16,7 +16,7 @@ from calibrant.evaluation.consistency import cluster_sums, noise_floor
 from calibrant.evaluation.intervals import Intervals
 from calibrant.evaluation.results import ClassProfile
 from calibrant.evaluation.scan import ScannedRows
-from calibrant.evaluation.table import Estimate, Figures
+from calibrant.evaluation.tables import Estimate, Figures
 from calibrant.metrics.classwise import class_sums
 from calibrant.metrics.record import BINS, LAST, METRICS, ClassGaps, Gaps, Metric, known_name, user_metric
 

@@ -17,7 +17,7 @@ from calibrant.core.softmax import softmax
 from calibrant.data import Predictions, open_predictions
 from calibrant.data.arrays import npz_fields
 from calibrant.data.source import Wanted
-from calibrant.evaluation.table import Cell, Estimate, PlainData, Row, Table
+from calibrant.evaluation.tables import Cell, Estimate, PlainData, Row, Table
 from calibrant.metrics.record import METRICS, known_name
 
 SHIFT_KEY = re.compile(r"shift_(?P<corruption>.+)_(?P<severity>\d+)$")

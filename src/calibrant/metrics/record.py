@@ -48,7 +48,7 @@ class Gaps(NamedTuple):
 
 
 class ClassGaps(NamedTuple):
-    """The same of residuals (…, K·M) of K classes over "width" or "mass" bins; the norm is also given K, `n_classes`."""
+    """The same of residuals (…, K·M) of K classes over "width" or "mass" bins; the norm is also given `n_classes`."""
 
     binning: str
     norm: Callable[..., Array]

@@ -160,14 +160,10 @@ def rank_changes(
         return 0.0
     if total <= 1:
         raise InputError(f"sample_weight sums to {total:g}, but pairs need more than 1: give counts of copies")
-    return reversed_pairs(first, second, weights) / (total * (total - 1) / 2)
-
-
-def reversed_pairs(before: Array, after: Array, weights: Array | None = None) -> float:
-    """Σ w_i·w_j over the pairs that strictly change their order: the inversions a merge sort meets."""
-    # rows tied before stand in the order of after, rows tied after in the order of before: no inversion among them
-    order = np.lexsort((after, before))
-    places = np.argsort(after[order], kind="stable")
+    # Σ w_i·w_j over the pairs that strictly change their order: the inversions a merge sort meets. Rows tied before
+    # stand in the order of after, rows tied after in the order of before: no inversion among them
+    order = np.lexsort((second, first))
+    places = np.argsort(second[order], kind="stable")
     size = 1 << (len(places) - 1).bit_length()
     # padding that stands last in both orders is never inverted; it makes every level a table of equal rows
     keys, mass = np.arange(0, 2 * size, 2), np.zeros(size)
@@ -185,7 +181,7 @@ def reversed_pairs(before: Array, after: Array, weights: Array | None = None) ->
         passed -= passed[:, :1] - from_right[:, :1]
         inversions += float(np.einsum("ij,ij->", passed, of_row - from_right))
         half *= 2
-    return inversions
+    return inversions / (total * (total - 1) / 2)
 
 
 def _confidences(values: ArrayLike, name: str, from_logits: bool) -> Array:

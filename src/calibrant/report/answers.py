@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 from calibrant.evaluation.consistency import SIGNIFICANCE, too_few_to_tell
 from calibrant.evaluation.models import ModelComparison
-from calibrant.evaluation.rendering import figure
 from calibrant.evaluation.results import Comparison, MethodRow
+from calibrant.evaluation.tables import figure
 from calibrant.metrics.record import facts as metric_facts
 from calibrant.report.page_data import baseline
 from calibrant.report.wording import POSITIVE, full_name, wording

@@ -25,10 +25,9 @@ import calibrant
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
 from calibrant.evaluation.models import ModelComparison
-from calibrant.evaluation.rendering import bounds, diagram, figure, raised, raised_words, templates
 from calibrant.evaluation.results import Comparison
 from calibrant.evaluation.shift import ShiftCurves
-from calibrant.evaluation.table import Json
+from calibrant.evaluation.tables import Json, bounds, diagram, figure, raised, raised_words, templates
 from calibrant.metrics.record import facts, number
 from calibrant.report import page_data, usage
 from calibrant.report.answers import answers, model_answers

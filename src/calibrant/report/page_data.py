@@ -16,12 +16,11 @@ from calibrant.core.errors import said
 from calibrant.evaluation.bootstrap import clopper_pearson, draw
 from calibrant.evaluation.consistency import SIGNIFICANCE
 from calibrant.evaluation.deferral import kept_worth, threshold_for_error
-from calibrant.evaluation.rendering import figure
 from calibrant.evaluation.results import EXTRAS, Comparison, MethodRow
 from calibrant.evaluation.scan import column_rows
 from calibrant.evaluation.scoring import estimated, zero_notes
 from calibrant.evaluation.shift import ShiftCurves
-from calibrant.evaluation.table import Cell, Estimate, Json, Row, Table, plain
+from calibrant.evaluation.tables import Cell, Estimate, Json, Row, Table, figure, plain
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.clinical import THRESHOLDS, decision_curve, flexible_calibration, threshold_metrics
 from calibrant.metrics.record import METRICS, facts

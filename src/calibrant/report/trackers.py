@@ -9,7 +9,7 @@ import calibrant
 from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.evaluation.models import ModelComparison
 from calibrant.evaluation.results import Comparison
-from calibrant.evaluation.table import Json
+from calibrant.evaluation.tables import Json
 from calibrant.report.page import write_report
 
 FORBIDDEN = re.compile(r"[^A-Za-z0-9_\-./: ]")

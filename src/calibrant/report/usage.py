@@ -26,23 +26,15 @@ ONNX = """calibrant export calibrator.safetensors --onnx calibrator.onnx
 calibrant export calibrator.safetensors --onnx calibrated_model.onnx --model model.onnx  # both in one"""
 
 
-def options_of(command: str | None) -> dict[str, str]:
-    """The options of `READING` that a command gave.
-
-    >>> options_of("calibrant compare a.csv b.csv --kind=logits --labels y -m ts")
-    {'--kind': 'logits', '--labels': 'y'}
-    """
-    found = {}
-    for word, following in pairwise([*shlex.split(command or ""), ""]):
-        name, equals, value = word.partition("=")
-        found[name] = value if equals else following
-    return {name: found[name] for name in READING if name in found}
-
-
 def usage(
     method: str | None, task: str, sources: Sequence[str] = (), command: str | None = None, *, several: bool = False
 ) -> Snippets:
-    """Python, command line and ONNX for one model; for several a fit of each, and the same in Python for the first."""
+    """Python, command line and ONNX for one model; for several a fit of each, and the same in Python for the first.
+
+    >>> command = "calibrant compare a.csv b.csv --kind=logits -m ts"
+    >>> dict(usage("ts", "binary", ["a.csv", "b.csv"], command))["Command line"].splitlines()[0]
+    'calibrant fit a.csv --kind logits --method ts -o calibrator.safetensors'
+    """
     if method in (None, "none"):
         return []
     sources = [without_queries(source) for source in sources]
@@ -50,7 +42,11 @@ def usage(
     models = [("calibrator", fit_on, apply_to)]
     if several and sources:
         models = [(name, val, "new.npz") for name, val, *_ in map(model_files, sources)]
-    options = options_of(command)
+    found = {}
+    for word, following in pairwise([*shlex.split(command or ""), ""]):
+        name, equals, value = word.partition("=")
+        found[name] = value if equals else following
+    options = {name: found[name] for name in READING if name in found}
     if method.endswith(("+group", "+multi")):
         options.setdefault("--by", "COLUMN")
     else:
