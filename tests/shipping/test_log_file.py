@@ -21,7 +21,7 @@ def lines(start: int, stop: int) -> str:
 
 
 def reopened(watch: LogFollower) -> LogFollower:
-    again = LogFollower(watch.log.path, batch=watch.batch, by=watch.by, id=watch.id)
+    again = LogFollower(watch.path, batch=watch.batch, by=watch.by, id=watch.id)
     return LogFollower.from_json(watch.to_json(), again)
 
 
@@ -91,7 +91,7 @@ def test_an_older_and_shorter_copy_is_not_counted_twice_and_said(tmp_path, again
     log.write_text(lines(0, 50))
     watch = again(watch)
     assert watch.read() == 0
-    assert "taken for a copy" in watch.log.note
+    assert "taken for a copy" in watch.note
     with log.open("a") as file:
         file.write(lines(50, 61))
     assert again(watch).read() == 1
@@ -137,7 +137,7 @@ def test_every_line_counts_once_whatever_the_pieces(tmp_path_factory, sizes, cut
 
 
 def test_long_lines_are_passed_over(tmp_path, again, monkeypatch):
-    monkeypatch.setattr(feed, "BATCH_BYTES", 4096)
+    monkeypatch.setattr(feed, "MAX_WAITING", 3)
     monkeypatch.setattr(feed, "MAX_LINE_BYTES", 2048)
     log = tmp_path / "answers.jsonl"
     log.write_text(lines(0, 10) + "x" * 3000 + "\n" + lines(10, 20) + "y" * 9000)
@@ -182,7 +182,7 @@ def test_batches_and_groups_come_from_fields(tmp_path, again):
     assert watch.read() == 3000
     watch = again(watch)
     assert watch.monitor.alarms == ["south"]
-    assert watch.monitor.total.report().n_batches == 49
+    assert watch.monitor.report().n_batches == 49
 
 
 @pytest.mark.parametrize("text", ["", "\0" * 99, "[]", "{}", "null", "some notes", '{"a": 1}', "[" * 100_000, "half"])

@@ -229,7 +229,9 @@ def test_group_state_batches_and_limits():
         assert monitor.report().n_batches == 30
     assert whole.report().groups[0]["evidence"] >= whole.report().groups[-1]["evidence"]
     with pytest.raises(InputError, match="not the state"):
-        GroupMonitor.from_json(whole.total.to_json())
+        GroupMonitor.from_json(Monitor(batch=30, window=50).to_json())
+    with pytest.raises(InputError, match="other things"):
+        Monitor.from_json(whole.to_json())
     crowd = GroupMonitor(window=1, n_bins=1)
     crowd.update_answers(np.full(MAX_GROUPS + 5, 0.5), np.arange(MAX_GROUPS + 5) % 2, np.arange(MAX_GROUPS + 5))
     assert (crowd.n, len(crowd.groups), crowd.groups["other"].n) == (MAX_GROUPS + 5, MAX_GROUPS + 1, 5)

@@ -128,6 +128,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
     learns: ClassVar[Mapping[str, Learned]] = {}
     learns_binary: ClassVar[Mapping[str, Learned] | None] = None
     task_: str = "multiclass"
+    kind_: str = "logits"
     log_floor_: float | None = None
     score_columns_: tuple[str, ...] = ()
 

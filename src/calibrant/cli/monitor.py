@@ -48,9 +48,9 @@ def monitor(
     try:
         while True:
             gained = follower.read()
-            if follower.log.note:
-                warn([follower.log.note])
-                follower.log.note = None
+            if follower.note:
+                warn([follower.note])
+                follower.note = None
             if gained or once:
                 _show(follower, as_json)
                 follower.save()
@@ -66,7 +66,7 @@ def _show(follower: LogFollower, as_json: bool) -> None:
     monitor = follower.monitor
     if monitor.n == 0:
         problem = f" ({follower.first_problem})" if follower.first_problem else ""
-        raise cal.InputError(f"{follower.log.path} holds no labelled answer in {follower.n_lines} lines{problem}")
+        raise cal.InputError(f"{follower.path} holds no labelled answer in {follower.n_lines} lines{problem}")
     report, verdict = monitor.report().to_dict(), "no alarm"
     if report["alarm_at"]:
         verdict = f"ALARM since answer {report['alarm_at']}: {report['suspect']}"

@@ -5,10 +5,11 @@ from typing import Annotated
 import typer
 
 from calibrant.cli.verbs import Count, Fields, answer, verb, warn
+from calibrant.shipping.artifact import read_artifact
 from calibrant.shipping.feed import FeedbackDesk
 from calibrant.shipping.serve import Limits
 from calibrant.shipping.serve import serve as run
-from calibrant.shipping.service import ArtifactFile
+from calibrant.shipping.service import Served
 
 Seconds = Annotated[float, typer.Option(min=0.1)]
 
@@ -50,7 +51,7 @@ def serve(
     by : Field that names an answer's group: the alarm says which group broke. FIELD=a,b lists the groups.
     monitor_state : File that keeps the monitor.
     """
-    served = ArtifactFile(artifact).load()
+    served = Served(read_artifact(artifact))
     loaded = served.artifact
     desk = FeedbackDesk(state=monitor_state, artifact=served.digest, **watch)
 

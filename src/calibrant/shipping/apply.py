@@ -11,7 +11,6 @@ from calibrant.core.schema import Schema
 from calibrant.core.softmax import log_softmax
 from calibrant.data.predictions import Predictions
 from calibrant.data.source import Source, ViewSource
-from calibrant.shipping.artifact import kind_of
 
 
 class CalibratedSource(ViewSource):
@@ -26,7 +25,7 @@ class CalibratedSource(ViewSource):
         work = self._calibrator.transform if self._kind == "logits" else self._calibrator.predict_proba
         for part in self._predictions[start:stop].chunks(rows):
             logits = part.logits
-            if part.kind == "logits" and kind_of(self._calibrator) == "probabilities" and part.task == "multiclass":
+            if part.kind == "logits" and self._calibrator.kind_ == "probabilities" and part.task == "multiclass":
                 logits = log_softmax(logits)  # as the logarithms it was fitted on
             grouped = self._calibrator.takes_groups
             found = work(logits, groups=self._calibrator.groups_in(part)) if grouped else work(logits)
@@ -76,7 +75,7 @@ def calibrate_predictions(
     [2.0, 0.0]
     """
     check_over_logits(calibrator)
-    fitted = Schema(calibrator.task_, kind_of(calibrator), len(calibrator.classes_))
+    fitted = Schema(calibrator.task_, calibrator.kind_, len(calibrator.classes_))
     fitted.align(predictions.schema, "the calibrator", predictions.name or "these predictions")
     source = CalibratedSource(calibrator, predictions, kind, digits)
     return predictions.like(source=source, kind=kind, field=f"calibrated {kind}", _checked=False)

@@ -159,17 +159,16 @@ def read_artifact(path: PathName) -> Artifact:
     """The calibrator of a file together with what the header says about it."""
     check_source(path)
     try:
-        with open(path, "rb") as file:  # the size and the first bytes before the rest is read
-            prefix = file.read(8)
-            _check_prefix(prefix, os.path.getsize(path))
+        with open(path, "rb") as file:
+            prefix, size = file.read(8), os.path.getsize(path)
+            # before the rest is read
+            _need(len(prefix) == 8, f"the file has {size} bytes: too short for an artifact")
+            claimed, possible = int.from_bytes(prefix, "little"), min(MAX_HEADER_BYTES, size - 8)
+            claim = f"the header claims {claimed} bytes, but {possible} are possible"
+            _need(claimed <= possible, f"{claim}: this is not an artifact, or it is cut off")
             return from_bytes(prefix + file.read())
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-
-
-def kind_of(calibrator: Any) -> str:
-    """What a calibrator was fitted on and takes: "logits" or "probabilities"."""
-    return vars(calibrator).get("kind_", "logits")
 
 
 def digest_of(content: bytes) -> str:
@@ -187,7 +186,12 @@ def to_bytes(calibrator: Any, **about: Any) -> bytes:
         n_classes = len(calibrator.classes_)
     elif "delta_" not in learned:
         raise InputError(f"{method} is not fitted: fit it before saving it")
-    remembered = {"n": learned.get("n_rows_"), "fingerprint": learned.get("fingerprint_"), "kind": kind_of(calibrator)}
+    # a method around a network takes its logits
+    remembered = {
+        "kind": learned.get("kind_", "logits"),
+        "n": learned.get("n_rows_"),
+        "fingerprint": learned.get("fingerprint_"),
+    }
     header: Json = {name: remembered.get(name) if about.get(name) is None else about[name] for name in FIELDS}
     header |= {"format": FORMAT, "library": calibrant.__version__, "n_classes": n_classes}
     if header["class_names"] is not None:
@@ -207,7 +211,6 @@ def to_bytes(calibrator: Any, **about: Any) -> bytes:
 
 def from_bytes(content: bytes) -> Artifact:
     """The artifact that these bytes hold; anything unsound raises InputError."""
-    _check_prefix(content[:8], len(content))
     header = read_header(content)
     n_classes, names = header["n_classes"], header["class_names"]
     try:
@@ -231,8 +234,7 @@ def from_bytes(content: bytes) -> Artifact:
             f"the saved calibrator does not work ({type(error).__name__}: {error}): the file is damaged, or a newer "
             "calibrant wrote it, then upgrade"
         ) from error
-    if header["kind"] != "logits":
-        calibrator.kind_ = header["kind"]
+    calibrator.kind_ = header["kind"]
     header |= {"calibrator": calibrator, "class_names": None if names is None else tuple(names)}
     return Artifact(**header, digest=digest_of(content))
 
@@ -276,13 +278,6 @@ def read_header(content: bytes) -> Json:
         fits = all(type(value) in (int, float) and math.isfinite(value) for value in numbers)
         _need(fits, f"{name} must map names to finite numbers")
     return header
-
-
-def _check_prefix(prefix: bytes, size: int) -> None:
-    _need(len(prefix) == 8, f"the file has {size} bytes: too short for an artifact")
-    claimed, possible = int.from_bytes(prefix, "little"), min(MAX_HEADER_BYTES, size - 8)
-    words = f"the header claims {claimed} bytes, but {possible} are possible: this is not an artifact, or it is cut off"
-    _need(claimed <= possible, words)
 
 
 def _answers(calibrator: Any, method: str, n_classes: int) -> list[Array]:

@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from calibrant.core.arrays import Json
 from calibrant.core.atomic import atomic_write, check_source, check_target
 from calibrant.core.errors import InputError
 from calibrant.core.schema import Schema, identifier
-from calibrant.shipping.monitor import OTHER, GroupMonitor, Kept, Monitor, Names, Stateful, stated
+from calibrant.shipping.monitor import OTHER, GroupMonitor, Kept, Monitor, Names, stated
 
 FORMATS = '{"confidence": 0.9, "correct": true}, {"probabilities": […], "label": 3} or {"logits": […], "label": 3}'
 SEEN_IDS = 100_000
@@ -36,9 +36,8 @@ NO_ANSWERS: Json = {"n": 0, "alarm": False}
 
 Answer = tuple[Any, ...]
 """Confidence, correctness, batch, group and id; "" for a name that is not asked for."""
-Lines = list[bytes | None]
-"""Lines of a log; None for one that is too long."""
-BATCH_BYTES = 8 << 20
+MAX_WAITING = 1 << 16
+"""Answers of a log that are given to the monitor at once."""
 MAX_LINE_BYTES = 4 << 20
 SAMPLE_BYTES = 4096
 
@@ -56,7 +55,7 @@ class Feed(Kept):
     settings : further parameters of `Monitor`.
     """
 
-    STATE: tuple[str, ...] = ("n_duplicates", "seen", "monitor")
+    STATE: ClassVar[tuple[str, ...]] = ("n_duplicates", "seen", "monitor")
     id_is_optional = False
     """Whether answers without the field `id` are taken."""
     schema: Schema | None = None
@@ -259,17 +258,18 @@ class FeedbackDesk(Feed):
                 yield family
 
 
-class LogFile(Stateful):
-    """The new lines of a log.
+class LogFollower(Feed):
+    """Reads what a log has gained since the last time, and feeds it to a monitor; takes the parameters of `Feed`.
 
     A log is known by its first bytes, not by its name: a rotated log is read to its end under its new name, a log that
     was copied back goes on where it was left, and a log with a new beginning is read from its start. A missing file is
-    waited for once it has been seen. A line above 4 MiB is passed over and reported as None.
+    waited for once it has been seen. A last line without its newline waits until it is whole. Lines that are not
+    answers, and those above 4 MiB, are counted and skipped.
     """
 
-    STATE = ("offset", "inode", "head", "skipping")
+    STATE = (*Feed.STATE, "offset", "inode", "head", "skipping", "n_lines", "n_bad", "first_problem")
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, **choices: Any) -> None:
         self.path = path
         self.note: str | None = None
         self.offset = self.inode = 0
@@ -277,85 +277,65 @@ class LogFile(Stateful):
         self.head = ""
         """The first bytes that were read, as text that JSON can hold."""
         self.skipping = False
-
-    def blocks(self) -> Iterator[Lines]:
-        """Lists of whole lines that have not been read before."""
-        if self.inode and not os.path.exists(self.path):
-            yield from self._renamed()
-            return
-        check_source(self.path)
-        with open(self.path, "rb") as file:
-            about = os.fstat(file.fileno())
-            if self.inode not in (0, about.st_ino):
-                yield from self._renamed()
-            if not self._begins_alike(file):
-                self.offset, self.skipping = 0, False
-            if about.st_size >= self.offset:
-                yield from self._read(file)
-            elif about.st_size:  # an emptied log may be new, or an old one on its way back
-                self.note = (
-                    f"{self.path} has {about.st_size} bytes, but {self.offset} were read before and it begins alike: "
-                    f"it is taken for a copy, and its lines count from byte {self.offset} on"
-                )
-
-    def _begins_alike(self, file: BinaryIO) -> bool:
-        return self.head.startswith(file.read(len(self.head) // 2).hex())
-
-    def _read(self, file: BinaryIO) -> Iterator[Lines]:
-        start = file.seek(self.offset)
-        lines: Lines = []
-        while line := file.readline(MAX_LINE_BYTES + 1):
-            whole = line.endswith(b"\n")
-            if not (whole or self.skipping or len(line) > MAX_LINE_BYTES):
-                break  # its end is still to come
-            if whole:
-                lines.append(None if self.skipping else line)
-            self.skipping = not whole
-            self.offset += len(line)
-            if self.offset - start >= BATCH_BYTES:
-                yield lines
-                start, lines = self.offset, []
-        self.inode = os.fstat(file.fileno()).st_ino
-        self.head = os.pread(file.fileno(), min(self.offset, SAMPLE_BYTES), 0).hex()
-        yield lines
-
-    def _renamed(self) -> Iterator[Lines]:
-        """What the last file gained before it was renamed beside the log."""
-        log = Path(self.path).absolute()
-        for other in log.parent.glob(f"{glob.escape(log.name)}?*"):
-            if other.is_file() and other.lstat().st_ino == self.inode:
-                with other.open("rb") as file:
-                    if self._begins_alike(file):
-                        yield from self._read(file)
-
-
-class LogFollower(Feed):
-    """Reads what a log has gained since the last time, and feeds it to a monitor; takes the parameters of `Feed`.
-
-    A last line without its newline waits until it is whole. Lines that are not answers are counted and skipped. See
-    `LogFile` for rotated, missing and copied logs.
-    """
-
-    STATE = (*Feed.STATE, "n_lines", "n_bad", "first_problem", "log")
-
-    def __init__(self, path: str, **choices: Any) -> None:
-        self.log = LogFile(path)
+        """Whether the line at the offset is the rest of one that is too long."""
         self.n_lines = self.n_bad = 0
         self.first_problem: str | None = None
         super().__init__(**choices)
 
     def read(self) -> int:
         """Feed everything new to the monitor; returns how many answers there were."""
-        return sum(self.count(self._answers(lines)) for lines in self.log.blocks())
+        if self.inode and not os.path.exists(self.path):
+            return self._read_renamed()
+        check_source(self.path)
+        with open(self.path, "rb") as file:
+            about = os.fstat(file.fileno())
+            gained = 0 if self.inode in (0, about.st_ino) else self._read_renamed()
+            if not self._begins_alike(file):
+                self.offset, self.skipping = 0, False
+            if about.st_size >= self.offset:
+                return gained + self._read(file)
+            if about.st_size:  # an emptied log may be new, or an old one on its way back
+                self.note = (
+                    f"{self.path} has {about.st_size} bytes, but {self.offset} were read before and it begins alike: "
+                    f"it is taken for a copy, and its lines count from byte {self.offset} on"
+                )
+            return gained
 
-    def _answers(self, lines: Lines) -> Iterator[Answer]:
-        for line in lines:
-            self.n_lines += 1
-            try:
-                if line is None:
-                    raise InputError(f"longer than {MAX_LINE_BYTES} bytes")
-                if line.strip():
-                    yield self.check(parse_record(line))
-            except InputError as error:
-                self.n_bad += 1
-                self.first_problem = self.first_problem or f"line {self.n_lines}: {error}"[:300]
+    def _begins_alike(self, file: BinaryIO) -> bool:
+        return self.head.startswith(file.read(len(self.head) // 2).hex())
+
+    def _read(self, file: BinaryIO) -> int:
+        """Count the answers in the lines behind the offset."""
+        file.seek(self.offset)
+        gained, answers = 0, list[Answer]()
+        while line := file.readline(MAX_LINE_BYTES + 1):
+            whole = line.endswith(b"\n")
+            if not (whole or self.skipping or len(line) > MAX_LINE_BYTES):
+                break  # its end is still to come
+            if whole:
+                self.n_lines += 1
+                try:
+                    if self.skipping:
+                        raise InputError(f"longer than {MAX_LINE_BYTES} bytes")
+                    if line.strip():
+                        answers.append(self.check(parse_record(line)))
+                except InputError as error:
+                    self.n_bad += 1
+                    self.first_problem = self.first_problem or f"line {self.n_lines}: {error}"[:300]
+            self.skipping = not whole
+            self.offset += len(line)
+            if len(answers) >= MAX_WAITING:
+                gained, answers = gained + self.count(answers), []
+        self.inode = os.fstat(file.fileno()).st_ino
+        self.head = os.pread(file.fileno(), min(self.offset, SAMPLE_BYTES), 0).hex()
+        return gained + self.count(answers)
+
+    def _read_renamed(self) -> int:
+        """Count what the last file gained before it was renamed beside the log."""
+        log, gained = Path(self.path).absolute(), 0
+        for other in log.parent.glob(f"{glob.escape(log.name)}?*"):
+            if other.is_file() and other.lstat().st_ino == self.inode:
+                with other.open("rb") as file:
+                    if self._begins_alike(file):
+                        gained += self._read(file)
+        return gained

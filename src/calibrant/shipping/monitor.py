@@ -13,8 +13,8 @@ lift it: answers of one batch may depend on each other in any way, only batches 
 import base64
 import hashlib
 import json
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.special import expit, logit
@@ -24,7 +24,7 @@ from calibrant.core.bins import width_edges, width_index
 from calibrant.core.errors import InputError, warn_user
 from calibrant.core.softmax import logsumexp, softmax
 
-STATE_FORMAT = 5
+STATE_FORMAT = 6
 MAX_BATCHES = 2000
 """Names of batches that are remembered: one that returns after as many others counts as new."""
 FLOOR_DRAWS = 400
@@ -61,17 +61,17 @@ CLAIMS = (
 The largest shifts matter for batches: the mean over a batch is less variable than a row, and a larger claim is a larger
 stake on it.
 """
+ROWS, BATCHES = False, True
+"""The plans of monitors that bet row by row and batch by batch."""
 SHARES = {
-    1: (*[0.09] * 5, *[0.04] * 5, 0.05, 0.05, 0.025, 0.025),
-    2: (0.13, 0.45, 0.18, 0.05, 0.02, *[0.01] * 5, 0.03, 0.02, 0.005, 0.005),
+    ROWS: (*[0.09] * 5, *[0.04] * 5, 0.05, 0.05, 0.025, 0.025),
+    BATCHES: (0.13, 0.45, 0.18, 0.05, 0.02, *[0.01] * 5, 0.03, 0.02, 0.005, 0.005),
 }
 """Money of each claim by plan.
 
 Overconfidence has the most, because drift and new data nearly always show that way. Batches have a plan of their own:
 there the claim of two logits less is nearly the best bet for many shapes of confidence.
 """
-ROWS, BATCHES = 1, 2
-"""The plans of new monitors that bet row by row and batch by batch."""
 BIN_SHIFTS = (-1.0, 1.0)
 """δ of the bets on one bin only; they share the money that the claims leave."""
 BATCH_PACE = 100.0
@@ -83,7 +83,7 @@ CLIP = 1e-6
 class Stateful:
     """Something whose attributes `STATE` are all that it remembers: numbers, texts, arrays, and the same nested."""
 
-    STATE: tuple[str, ...] = ()
+    STATE: ClassVar[tuple[str, ...]] = ()
 
     def state(self) -> Any:
         """The attributes by name."""
@@ -91,6 +91,8 @@ class Stateful:
 
     def restore(self, state: Any) -> None:
         """Take over what became of `state` in JSON, bit for bit; values of another type or size raise an error."""
+        if state.keys() != {*self.STATE}:
+            raise InputError(f"the state holds other things, {sorted(state)[:4]}, than {self.STATE}")
         for name in self.STATE:
             setattr(self, name, _like(getattr(self, name), state[name], name))
 
@@ -167,7 +169,7 @@ class Bets(Stateful):
 
     STATE = ("plan", "n", "n_open", "log_wealth", "_log_stake", "_open_sum")
 
-    def __init__(self, n_bins: int, plan: int = ROWS) -> None:
+    def __init__(self, n_bins: int, plan: bool = ROWS) -> None:
         self.n_bins, self.plan = n_bins, plan
         self.n = self.n_open = 0
         self.log_wealth = 0.0
@@ -261,14 +263,14 @@ class Bets(Stateful):
         return f"{what} from {low:.2g} to {high:.2g}"
 
 
-def _waiting(step: Array, plan: int) -> Array:
+def _waiting(step: Array, plan: bool) -> Array:
     """Share of the money that has not entered by a step: 1 at step 0, falling so slowly that late breaks pay too.
 
     Row by row 1/log2(t + 2): between rows t and 2t about 1/log²t enters, so that a break after t quiet rows costs the
     bettor a factor of about t·log²t, whose logarithm is what the delay grows with. Batches are fewer, and each of them
     says more: 1/(1 + t/100) keeps more for the first thousand of them.
     """
-    return 1 / np.log2(step + 2.0) if plan == ROWS else 1 / (1 + step / BATCH_PACE)
+    return 1 / (1 + step / BATCH_PACE) if plan is BATCHES else 1 / np.log2(step + 2.0)
 
 
 @dataclass(frozen=True)
@@ -365,7 +367,17 @@ class Monitor(Kept):
     (True, 0.4)
     """
 
-    STATE = ("n", "n_late", "alarm_at", "open_batch", "_batches", "_digits_seen", "_confidence", "_correct", "_bets")
+    STATE: ClassVar[tuple[str, ...]] = (
+        "n",
+        "n_late",
+        "alarm_at",
+        "open_batch",
+        "_batches",
+        "_digits_seen",
+        "_confidence",
+        "_correct",
+        "_bets",
+    )
 
     false_alarm_rate: float = 0.01
     window: int = 2000
@@ -395,7 +407,7 @@ class Monitor(Kept):
         self.n = self.n_late = 0
         self._batches = Names(MAX_BATCHES)
         self.alarm_at: int | None = None
-        self._bets = Bets(self.n_bins, ROWS if self.batch is None else BATCHES)
+        self._bets = Bets(self.n_bins, self.batch is not None)
         self.open_batch: str | None = None
         """Name of the batch that is still open, where batches are named."""
         self._digits_seen = self.digits or DIGITS[0]
@@ -455,7 +467,7 @@ class Monitor(Kept):
 
     def close_batch(self) -> None:
         """Judge the open batch now: no more of its answers will come."""
-        self._notice(self._bets.close(), np.array([self.n]))
+        self._notice(self._bets.close(), [self.n])
         self.open_batch = None
 
     def _slack(self, confidence: Array) -> Array:
@@ -487,7 +499,7 @@ class Monitor(Kept):
             names = names[betting]
             ends = np.append(names[1:] != names[:-1], False)[: len(names)]
             if len(names) and names[0] != last:
-                self._notice(self._bets.close(), counts - 1)
+                self._notice(self._bets.close(), [self.n])
         log_wealth = self._bets.play(confidence[betting], correct[betting], slack=slack[betting], ends=ends)
         at = counts[betting]
         self._notice(log_wealth, at if ends is None else at[ends])
@@ -499,9 +511,9 @@ class Monitor(Kept):
         self._confidence[places], self._correct[places] = confidence, correct
         self.n += len(correct)
 
-    def _notice(self, log_wealth: Array, counts: Array) -> None:
-        """Raise the alarm where the log wealth first reaches log 1/α; `counts` are the answers seen by then."""
-        crossed = np.flatnonzero(log_wealth >= -np.log(self.false_alarm_rate))
+    def _notice(self, log_wealth: Array, counts: Any) -> None:
+        """Raise the alarm where the log wealth first reaches the limit; `counts` are the answers seen by then."""
+        crossed = np.flatnonzero(log_wealth >= np.log(self.limit))
         if self.alarm_at is None and len(crossed):
             self.alarm_at = int(counts[crossed[0]])
 
@@ -530,17 +542,11 @@ class Monitor(Kept):
             evidence=self.evidence,
             alarm=self.alarm,
             alarm_at=self.alarm_at,
-            suspect=self._bets.suspect() if self.alarm else None,
+            suspect=None if self.alarm_at is None else self._bets.suspect(),
         )
 
-    def restore(self, state: Any) -> None:
-        """Take over what `state` returned."""
-        super().restore(state)
-        if self._bets.plan not in SHARES or not ((self._confidence >= 0) & (self._confidence <= 1)).all():
-            raise InputError("monitor state holds an unknown plan or confidences outside [0, 1]")
 
-
-class GroupMonitor(Kept):
+class GroupMonitor(Monitor):
     """Watch calibration on a stream of labelled answers, as a whole and for each group.
 
     Takes the parameters of `Monitor`; `false_alarm_rate` α covers the whole stream and all groups together. Half of it
@@ -563,44 +569,35 @@ class GroupMonitor(Kept):
     ['south']
     """
 
-    STATE = ("total", "groups")
+    STATE = (*Monitor.STATE, "groups")
 
-    def __init__(self, **settings: Any) -> None:
-        whole = Monitor(**settings)
-        self.settings = whole.settings
-        self.total = replace(whole, false_alarm_rate=whole.false_alarm_rate / 2)
-        self.limit = self.total.limit
-        """The evidence at which the alarm of the whole stream rises."""
-        self.reset()
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.limit *= 2  # half of the rate is that of the whole stream
 
     def reset(self) -> None:
         """Forget everything, groups included."""
-        self.total.reset()
+        super().reset()
         self.groups: dict[str, Monitor] = {}
-
-    @property
-    def n(self) -> int:
-        """Answers seen."""
-        return self.total.n
 
     @property
     def alarm(self) -> bool:
         """Whether the alarm of the whole stream or of any group has ever risen."""
-        return self.total.alarm or bool(self.alarms)
+        return super().alarm or bool(self.alarms)
 
     @property
     def alarms(self) -> list[str]:
         """The groups whose alarm has risen."""
         return [name for name, monitor in self.groups.items() if monitor.alarm]
 
-    def update_answers(self, confidence: Any, correct: Any, groups: Any, *, batches: Any = None) -> None:
+    def update_answers(self, confidence: Any, correct: Any, groups: Any = (), *, batches: Any = None) -> None:
         """Take confidences, whether each answer was correct, and its group (each of shape (n,)), in order."""
         confidences, flags = np.atleast_1d(confidence, correct)
         names = _texts(groups)
         if names.shape != confidences.shape:
             raise InputError(f"groups has shape {names.shape}, but confidence has {confidences.shape}: give (n,) both")
-        before, size = self.total.n, self.settings["batch"]
-        self.total.update_answers(confidences, flags, batches=batches)
+        before, size = self.n, self.batch
+        super().update_answers(confidences, flags, batches=batches)
         if size is not None:  # the groups' parts of the same batches, by number
             batches = (before + np.arange(len(names))) // size
         numbers = None if batches is None else np.atleast_1d(batches)
@@ -610,14 +607,15 @@ class GroupMonitor(Kept):
             batch = None if numbers is None else numbers[mine]
             self.groups[name].update_answers(confidences[mine], flags[mine], batches=batch)
         # judge every group's part of a batch that the whole stream has finished
-        current = str(self.total.n // size) if size else self.total.open_batch
+        current = str(self.n // size) if size else self.open_batch
         for monitor in self.groups.values():
             if monitor.open_batch not in (None, current):
                 monitor.close_batch()
 
     def close_batch(self) -> None:
         """Judge the open batch of the whole stream and of every group."""
-        for monitor in (self.total, *self.groups.values()):
+        super().close_batch()
+        for monitor in self.groups.values():
             monitor.close_batch()
 
     def _group(self, name: str) -> str:
@@ -625,16 +623,15 @@ class GroupMonitor(Kept):
         if name not in self.groups and len(self.groups) >= MAX_GROUPS:
             name = OTHER
         if name not in self.groups:
-            rate = group_share(len(self.groups)) * self.total.false_alarm_rate
-            self.groups[name] = replace(self.total, false_alarm_rate=rate, batch=None)
+            rate = group_share(len(self.groups)) * self.false_alarm_rate / 2
+            self.groups[name] = Monitor(**self.settings | {"false_alarm_rate": rate, "batch": None})
         return name
 
     def report(self) -> GroupReport:
         """The report of the whole stream with those of the groups."""
         groups = [{"group": name, **monitor.report().to_dict()} for name, monitor in self.groups.items()]
         groups.sort(key=lambda group: (not group["alarm"], -group["evidence"]))
-        total = self.total.report().to_dict() | {"alarm": self.alarm}
-        return GroupReport(**total, alarms=self.alarms, groups=groups)
+        return GroupReport(**super().report().to_dict(), alarms=self.alarms, groups=groups)
 
     def restore(self, state: Any) -> None:
         """Take over what `state` returned."""

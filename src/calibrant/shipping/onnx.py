@@ -25,7 +25,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("onnx", "onnx") from error
 
-from calibrant.shipping.artifact import PathName, kind_of
+from calibrant.shipping.artifact import PathName
 from calibrant.shipping.onnx_arrays import OnnxArray, OnnxSpace
 
 OPSET = 17
@@ -74,7 +74,7 @@ def to_onnx(calibrator: Any, *, opset: int = OPSET, precision: str = "float64") 
         raise InputError(f"opset {opset} does not exist yet: the installed onnx knows 1 to {newest}")
     xp = OnnxSpace(opset=opset, precision=precision)
     _check_exportable(calibrator)
-    kind = kind_of(calibrator)
+    kind = calibrator.kind_
     given = helper.make_tensor_value_info(kind, TensorProto.FLOAT, _shapes(calibrator)[0])
     body = helper.make_graph([], "calibrant", [given], [])
     model = helper.make_model(body, opset_imports=[helper.make_opsetid("", opset)], producer_name="calibrant")
@@ -122,8 +122,7 @@ def export_onnx(
             raise InputError("output_name says which output of a model to calibrate: give the model too")
         opset = OPSET if opset is None else opset
         _write_model(to_onnx(calibrator, opset=opset, precision=precision), path)
-        kind = kind_of(calibrator)
-        return Exported(Path(path), f"input {kind}", OUTPUTS[kind], opset)
+        return Exported(Path(path), f"input {calibrator.kind_}", OUTPUTS[calibrator.kind_], opset)
     if opset is not None:
         raise InputError("opset is the model's own when a model is given: leave it out")
     check_source(model)
@@ -189,7 +188,7 @@ def _entering(xp: OnnxSpace, calibrator: Any, tensor: str, kind: str) -> OnnxArr
     logits = xp.astype(OnnxArray(xp, np.zeros((2, *width), np.float16), tensor), xp.float64)
     if kind == "probabilities":
         logits = xp.log(logits) if classes else xp.log(logits) - xp.log(1.0 - logits)
-    elif kind_of(calibrator) == "probabilities" and classes:
+    elif calibrator.kind_ == "probabilities" and classes:
         logits = xp.log_softmax_of_rows(logits)
     if floor is None:
         return logits
@@ -226,9 +225,8 @@ def _find_logits(model: Any, n_classes: int, output_name: str | None) -> tuple[s
     Where that output is a Softmax, calibration starts from what the Softmax reads.
     """
     with_shapes = model
-    if not all(value.type.tensor_type.HasField("shape") for value in model.graph.output):
-        with contextlib.suppress(RuntimeError, ValueError, shape_inference.InferenceError):
-            with_shapes = shape_inference.infer_shapes(model)
+    with contextlib.suppress(RuntimeError, ValueError, shape_inference.InferenceError):
+        with_shapes = shape_inference.infer_shapes(model)
     fitting, shown = [], []
     for output in with_shapes.graph.output:
         kind = output.type.tensor_type

@@ -15,13 +15,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, TextIO
+from typing import Any, ClassVar
 
 from calibrant.core.arrays import Json
 from calibrant.core.errors import InputError, MissingExtraError
 from calibrant.shipping.artifact import Artifact, PathName
 from calibrant.shipping.feed import FeedbackDesk
-from calibrant.shipping.service import ACCESS, EVENTS, ArtifactFile, Limits, Service, create_app
+from calibrant.shipping.service import ACCESS, EVENTS, Limits, Service, create_app
 
 try:
     import orjson
@@ -42,11 +42,9 @@ GATHER_SECONDS = 0.05
 class _JsonLines(logging.Handler):
     """Records as lines of JSON; where too many wait to be written, the next one that fits says how many were lost."""
 
-    def __init__(self, stream: TextIO | None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.stream, self.stopping = stream, threading.Event()
-        self.lines = deque[bytes]()
-        self.n_dropped = 0
+        self.stopping, self.lines, self.n_dropped = threading.Event(), deque[bytes](), 0
 
     def emit(self, record: logging.LogRecord) -> None:
         """Time, level and event, then the fields of the record, as one JSON object."""
@@ -66,22 +64,18 @@ class _JsonLines(logging.Handler):
         while not last:
             last = self.stopping.wait(GATHER_SECONDS)
             text = b"".join(self.lines.popleft() for _ in range(len(self.lines)))
-            with contextlib.suppress(OSError, ValueError):  # without a reader the service goes on
-                if self.stream is not None:
-                    self.stream.write(text.decode())
-                    self.stream.flush()
-                    continue
+            with contextlib.suppress(OSError):  # without a reader the service goes on
                 while text:  # past the buffer of sys.stderr, whose lock Python waits for at exit
                     text = text[os.write(sys.stderr.fileno(), text) :]
 
 
 @contextlib.contextmanager
-def json_log(stream: TextIO | None = None, *, access: bool = True) -> Iterator[None]:
-    """Write the service's log as lines of JSON (to standard error by default), in a thread of its own.
+def json_log(*, access: bool = True) -> Iterator[None]:
+    """Write the service's log as lines of JSON to standard error, in a thread of its own.
 
     A reader that stops reading costs log lines, never requests.
     """
-    lines = _JsonLines(stream)
+    lines = _JsonLines()
     EVENTS.addHandler(lines)
     EVENTS.setLevel(logging.INFO)
     EVENTS.propagate = False
@@ -237,8 +231,7 @@ def serve(
     its header Host, so that no web page can reach the service by a name that was bound anew.
     """
     limits = _possible(limits or Limits())
-    served = artifact if isinstance(artifact, Artifact) else ArtifactFile(artifact)
-    service = create_app(served, limits, feedback=feedback)
+    service = create_app(artifact, limits, feedback=feedback)
     closed = Counter("calibrant_connections_closed", "Connections given up.", ["reason"], registry=service.registry)
     guard = type("Guarded", (_Guard,), {"limits": limits, "closed": closed, "waiting": {}})
     config = uvicorn.Config(

@@ -23,8 +23,8 @@ import calibrant
 from calibrant.core.arrays import Array
 from calibrant.core.errors import FitWarning, InputError, MissingExtraError
 from calibrant.core.schema import check_kind, identifier
-from calibrant.shipping.artifact import Artifact, read_artifact
-from calibrant.shipping.feed import FeedbackDesk, parse_record
+from calibrant.shipping.artifact import Artifact, PathName, read_artifact
+from calibrant.shipping.feed import FeedbackDesk
 from calibrant.shipping.http_codec import (
     FORMATS,
     JSON,
@@ -151,21 +151,19 @@ class Served:
     groups: frozenset[str] | None = None
     """Names of the groups that a calibrator per group knows; None for any other calibrator."""
 
-    def __init__(self, artifact: Artifact) -> None:
+    def __init__(self, artifact: Artifact, max_rows: int = Limits.rows) -> None:
         schema, calibrator = artifact.schema, artifact.calibrator
         if schema is None:
             raise InputError(f"{artifact.method} is part of a network and cannot be served over logits")
-        self.artifact, self.schema = artifact, schema
+        self.artifact = artifact
+        self.schema = Wanted(**vars(schema), max_rows=max_rows, grouped=calibrator.takes_groups)
+        """What a request must bring."""
         self.digest = artifact.digest[:12]
         """A short name of the artifact's content."""
         if calibrator.takes_groups:
             self.groups = frozenset(identifier(name) for name in calibrator.groups_)
             # answers say how many rows got the pooled fit; a warning per request would only fill the log
             warnings.filterwarnings("ignore", message=".*group", category=FitWarning)
-
-    def wanted(self, max_rows: int) -> Wanted:
-        """What a request must bring."""
-        return Wanted(**vars(self.schema), max_rows=max_rows, grouped=self.groups is not None)
 
     def answer(
         self, logits: Array, output: str, groups: list[Any] | None = None, pooled: bool = True
@@ -197,30 +195,6 @@ class Served:
         return values, predictions.astype(np.int64), n_pooled
 
 
-@dataclass
-class ArtifactFile:
-    """A path that is looked at again and again."""
-
-    path: Any
-    _signature: tuple[int, ...] | None = None
-
-    def load(self) -> Served:
-        """The artifact there is now."""
-        self._signature = self._look()
-        return Served(read_artifact(self.path))
-
-    def changed(self) -> bool:
-        """Whether the file is another one than at the last `load`; a missing file is waited for."""
-        return self._look() not in (None, self._signature)
-
-    def _look(self) -> tuple[int, ...] | None:
-        try:
-            about = os.stat(self.path)
-        except OSError:
-            return None
-        return about.st_ino, about.st_mtime_ns, about.st_size
-
-
 class Service:
     """The ASGI application that serves one artifact; run it with uvicorn or any other ASGI server.
 
@@ -228,7 +202,7 @@ class Service:
 
     Parameters
     ----------
-    artifact : an artifact, or an `ArtifactFile`, which is looked at every second and replaced when it changes.
+    artifact : an artifact, or the path of one, which is looked at every second and read again when it changes.
     limits : what one request may ask for.
     feedback : where outcomes go; a monitor of its own by default.
     """
@@ -237,13 +211,16 @@ class Service:
     """What the header Host may say, if anything but this is refused."""
 
     def __init__(
-        self, artifact: Artifact | ArtifactFile, limits: Limits | None = None, *, feedback: FeedbackDesk | None = None
+        self, artifact: Artifact | PathName, limits: Limits | None = None, *, feedback: FeedbackDesk | None = None
     ) -> None:
-        self._file = artifact if isinstance(artifact, ArtifactFile) else None
-        self.served = artifact.load() if isinstance(artifact, ArtifactFile) else Served(artifact)
+        self.limits, self.stopping = limits or Limits(), False
+        self._path: PathName | None = None
+        if not isinstance(artifact, Artifact):
+            self._path, self._seen = artifact, _signature(artifact)
+            artifact = read_artifact(artifact)
+        self.served = Served(artifact, self.limits.rows)
         self.desk = desk = feedback or FeedbackDesk(artifact=self.served.digest)
         desk.schema = self.served.schema
-        self.limits, self.stopping = limits or Limits(), False
         if desk.artifact != self.served.digest:  # the file has changed meanwhile
             desk.renew(self.served.digest)
         # glibc returns freed memory to the system beyond a threshold that follows the largest array freed so far;
@@ -349,7 +326,7 @@ class Service:
             return Response(encode(values, answer_type, predictions, output), media_type=answer_type, headers=headers)
 
         async with self._body(request) as body:
-            decode = partial(decode_rows, body, content_type, served.wanted(self.limits.rows), kind)
+            decode = partial(decode_rows, body, content_type, served.schema, kind)
             if len(body) >= INLINE_BYTES:
                 return await self._in_thread(lambda: answer(*decode()))
             logits, groups = decode()
@@ -424,7 +401,7 @@ class Service:
 
     async def description(self, _request: Request) -> Response:
         """GET /openapi.json."""
-        return JSONResponse(openapi(self.served.wanted(self.limits.rows)))
+        return JSONResponse(openapi(self.served.schema))
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -437,8 +414,8 @@ class Service:
                     await asyncio.wait_for(hurry.wait(), LOOK_SECONDS)
                 hurry.clear()
                 await asyncio.to_thread(self._save)
-                if self._file is not None and self._file.changed():
-                    await asyncio.to_thread(self._reload, self._file)
+                if self._path is not None and _signature(self._path) not in (None, self._seen):
+                    await asyncio.to_thread(self._reload, self._path)
 
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError, AttributeError):
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hurry.set)
@@ -452,14 +429,15 @@ class Service:
             self._save()
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _reload(self, file: ArtifactFile) -> None:
+    def _reload(self, path: PathName) -> None:
         try:
-            new = file.load()
+            self._seen = _signature(path)
+            new = Served(read_artifact(path), self.limits.rows)
             if new.digest == self.served.digest:
                 return
-            moved = self.served.schema.align(new.schema, "the service", file.path).order is not None
+            moved = self.served.schema.align(new.schema, "the service", str(path)).order is not None
             if moved or new.schema.kind != self.served.schema.kind:
-                raise InputError(f"{file.path} takes other columns or another kind of numbers: restart the service")
+                raise InputError(f"{path} takes other columns or another kind of numbers: restart the service")
         except (InputError, MissingExtraError, OSError, MemoryError) as error:
             self._reloads.labels("failed").inc()
             EVENTS.error("artifact refused", extra={"fields": {"error": str(error)[:500]}})
@@ -528,6 +506,15 @@ class Service:
 create_app = Service
 
 
+def _signature(path: PathName) -> tuple[int, ...] | None:
+    """What changes when another file takes the place of this one; None for a missing file, which is waited for."""
+    try:
+        about = os.stat(path)
+    except OSError:
+        return None
+    return about.st_ino, about.st_mtime_ns, about.st_size
+
+
 def _content_type(request: Request, served: tuple[str, ...]) -> str:
     found = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if found not in served:
@@ -541,7 +528,7 @@ def _records(body: bytes, kind: str, limit: int) -> list[Any]:
     lines = kind == NDJSON
     check_signs(body, {b"{": limit + (not lines), b"\n" if lines else b"[": 2 * limit + 1}, f"{limit} answers")
     if lines:
-        return [parse_record(line) for line in body.split(b"\n") if line.strip()]
+        return [parse_json(line) for line in body.split(b"\n") if line.strip()]
     document = parse_json(body)
     records = document["answers"] if isinstance(document, dict) and "answers" in document else [document]
     if not isinstance(records, list):
