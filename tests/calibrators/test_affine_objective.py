@@ -60,6 +60,18 @@ def test_both_preconditioners_lead_to_the_same_optimum(monkeypatch, features):
         np.testing.assert_allclose(other.point[:, -1], blocks.point[:, -1], atol=1e-4)
 
 
+def test_a_shift_that_all_classes_share_is_solved_at_once():
+    rows = many_classes(200, 5, seed=5)
+    objective = Affine(rows, partial(on_numpy, logit_features)).penalised(Ridge(np.full((5, 6), 0.01)))
+    point = np.eye(5, 6)
+    _, gradient, reuse = objective.evaluate(point, False)
+    product, solve = objective.curvature(point, reuse)
+    shared = np.tile(np.arange(1.0, 7.0), (5, 1))
+    np.testing.assert_allclose(solve(shared), shared / 0.01, rtol=1e-12)
+    np.testing.assert_allclose(product(shared), shared * 0.01, rtol=1e-12)
+    np.testing.assert_allclose(gradient.mean(axis=0), np.append(np.full(5, 0.002), 0.0), atol=1e-16)
+
+
 def test_a_large_problem_chooses_its_penalty_on_one_split_of_a_part_of_the_rows(monkeypatch):
     rows = many_classes(900, 5, seed=3)
     seen = []

@@ -8,6 +8,7 @@ from scipy.optimize import minimize
 
 import calibrant
 from calibrant import BendScaling, InputError, JointScaling
+from calibrant.calibrators import confusion
 from calibrant.calibrators.bend import solve, steps
 from calibrant.calibrators.confusion import fit_base
 from calibrant.calibrators.maps import numpy_space as xp
@@ -135,6 +136,15 @@ def test_joint_reaches_its_optimum():
     found = np.concatenate([fitted.matrix_.ravel(), fitted.linear_.ravel(), fitted.bias_])
     reference = minimize(objective, found + 0.01, method="BFGS", options={"gtol": 1e-5})
     assert objective(found) <= reference.fun + 1e-5
+
+
+@pytest.mark.parametrize("method", ["joint", "conf+shape"])
+def test_folds_in_float32_choose_as_exact_ones_do(method, monkeypatch):
+    val = calibrant.open_predictions("cifar10-resnet18#val")
+    found = calibrant.get(method).fit(val.logits, val.labels).predict_proba(val.logits)
+    monkeypatch.setattr(confusion, "SMALL", val.logits.size)
+    exact = calibrant.get(method).fit(val.logits, val.labels).predict_proba(val.logits)
+    np.testing.assert_allclose(found, exact, atol=5e-6)
 
 
 def test_joint_beats_its_parts_where_classes_are_never_true():

@@ -66,7 +66,7 @@ def contract(x: Features, residual: Array, weights: Array | None) -> Array:
     result[:, :size] = residual.T @ x.shared
     for place, column in enumerate(x.own):
         result[:, size + place] = np.einsum("ij,ij->j", residual, column)
-    result[:, -1] = residual.sum(axis=0, dtype=np.float64)
+    result[:, -1] = residual.T @ np.ones(len(residual), residual.dtype)
     return result
 
 

@@ -312,7 +312,11 @@ class Affine:
         self.rows, self.make, self.total = rows, make, rows.total_weight
         self.exact, self.blocks = False, None
         self.steering: Array | None = None
-        if rows.in_memory and rows.n * make(rows.logits[:1]).n_columns <= KEPT_ELEMENTS:
+        read = make(np.zeros((1, rows.n_classes)))
+        self.common = np.ones(read.n_columns, dtype=bool)
+        """The columns that all classes read: a shift of their weights that all classes share changes no probability."""
+        self.common[read.shared.shape[1] : -1] = False
+        if rows.in_memory and rows.n * read.n_columns <= KEPT_ELEMENTS:
             wide = rows.logits.dtype if dtype is None else np.dtype(dtype)
             self.exact = wide == np.float64
 
@@ -340,19 +344,35 @@ class Affine:
         else:
             (loss, gradient), reuse = self.rows.total(affine_sums, self.make, point), []
         penalty, pull = self.ridge.value_and_pull(point)
-        return loss / self.total + penalty, np.where(self.ridge.moves, gradient / self.total + pull, 0.0), reuse
+        return loss / self.total + penalty, np.where(self.ridge.moves, self._means(gradient) + pull, 0.0), reuse
+
+    def _means(self, sums: Array) -> Array:
+        """Sums over the rows as means; what classes share in the columns of all is 0, and rounding is taken off it."""
+        means = sums / self.total
+        return means - _shift(means, self.common)
 
     def curvature(self, point: Array, reuse: Any) -> tuple[Operator, Operator]:
-        """The Hessian's product, and the inverse of what it is without the coupling of classes."""
+        """The Hessian's product, and an inverse of what it is without the coupling of classes.
+
+        Along shifts that all classes share the coupling takes all curvature away, apart from that of the ridge.
+        """
         moves, ridge = self.ridge.moves, self.ridge
 
         def product(direction: Array) -> Array:
             (curved,) = self._curve(point, reuse, product_at, direction)
-            return np.where(moves, curved / self.total + ridge.times(direction), 0.0)
+            return np.where(moves, self._means(curved) + ridge.times(direction), 0.0)
 
         n_classes, size = point.shape
-        solve = self._block_solver if n_classes * size**3 <= BLOCK_WORK else self._mean_solver
-        return product, solve(point, reuse)
+        solver = self._block_solver if n_classes * size**3 <= BLOCK_WORK else self._mean_solver
+        apart, pull, common = solver(point, reuse), ridge.finite.mean(axis=0), self.common & moves.all(axis=0)
+        inverse = np.where(pull > 0, 1.0 / np.where(pull > 0, pull, 1.0), 0.0)
+
+        def solve(vector: Array) -> Array:
+            shift = _shift(vector, common)
+            found = apart(vector - shift)
+            return found - _shift(found, common) + inverse * shift
+
+        return product, solve
 
     def _curve(self, point: Array, reuse: Any, curve: Callable[..., tuple[Array, ...]], *more: Any) -> Any:
         if self.blocks is None:
@@ -399,6 +419,11 @@ class Affine:
             return inverse * vector - pulled * (scale * np.einsum("jk,jk->j", pulled, vector))[:, None]
 
         return solve
+
+
+def _shift(vector: Array, common: Array) -> Array:
+    """What all classes share (M,): the mean over them of the columns marked, 0 in the others."""
+    return np.where(common, vector.mean(axis=0), 0.0)
 
 
 def fit_matrix(
