@@ -156,3 +156,28 @@ def test_bad_input_names_the_remedy():
     ):
         with pytest.raises(InputError, match=words):
             LinearPool(**parameters).fit(logits, labels)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_one_row_gets_the_answer_of_a_batch_and_of_the_members_by_themselves(dtype):
+    logits, labels = problem(600, 5)
+    fitted = LinearPool(["ts", "shape", "conf+shape+top", "joint+shape+top"], prior_rows=50).fit(logits, labels)
+    assert len(fitted.calibrators_) == 4
+    some = logits[:20].astype(dtype)
+    whole = fitted.predict_proba(some)
+    members = [one.predict_proba(some.astype(np.float64)) for one in fitted.calibrators_]
+    tolerance = 1e-6 if dtype == np.float32 else 1e-12
+    np.testing.assert_allclose(whole, np.tensordot(fitted.weights_, members, 1), rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose([fitted.predict_proba(one[None])[0] for one in some], whole, rtol=tolerance)
+
+
+def test_a_prediction_follows_what_was_learned_last():
+    logits, labels = problem(600, 5)
+    fitted = LinearPool(["ts", "shape"], prior_rows=50).fit(logits, labels)
+    before = fitted.transform(logits)
+    temperature = next(one for one in fitted.calibrators_ if isinstance(one, cal.TemperatureScaling))
+    temperature.temperature_ *= 2
+    assert not np.array_equal(before, fitted.transform(logits))
+    fitted.fit(logits[:300], labels[:300])
+    again = LinearPool(["ts", "shape"], prior_rows=50).fit(logits[:300], labels[:300])
+    np.testing.assert_array_equal(fitted.transform(logits), again.transform(logits))

@@ -101,7 +101,7 @@ class AffineScaling(Calibrator, requires_logits=True):
     def _transform(self, logits: Array) -> Array:
         if self._full:
             return super()._transform(logits)
-        learned = self._learned()
+        learned = self._ready()
         return scale_rows(logits, learned.scale_, learned.bias_)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin, clone
@@ -49,6 +50,10 @@ if TYPE_CHECKING:
 
 PRECISE_LOGIT = 64.0
 """float32 logits up to this size give probabilities good to about 1e-6."""
+
+
+_kept: WeakKeyDictionary[Calibrator, tuple[int, SimpleNamespace]] = WeakKeyDictionary()
+"""What calibrators learned, as their maps take it, and the number of changes when that was noted."""
 
 
 class Fact:
@@ -131,6 +136,8 @@ class Calibrator(TransformerMixin, BaseEstimator):
     kind_: str = "logits"
     log_floor_: float | None = None
     score_columns_: tuple[str, ...] = ()
+    _n_changes: ClassVar[int] = 0
+    """How often anything was learned by any calibrator of this process."""
 
     def __init_subclass__(cls, **facts: Any) -> None:
         super().__init_subclass__()
@@ -293,7 +300,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
 
     def _transform(self, logits: Array) -> Array:
         """`_map` in numpy, block by block; a method may put a fused kernel here that gives the same answer."""
-        learned = self._learned()
+        learned = self._ready()
         return map_rows(lambda block: self._map(numpy_space, logits[block], learned), logits)
 
     def _fit_binary(self, rows: Rows) -> None:
@@ -326,7 +333,20 @@ class Calibrator(TransformerMixin, BaseEstimator):
         if type(self)._map_binary is Calibrator._map_binary:
             calibrated = self._transform(two_columns(scores))
             return calibrated[:, 1] - calibrated[:, 0]
-        return self._map_binary(numpy_space, scores, self._learned())
+        return self._map_binary(numpy_space, scores, self._ready())
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name.endswith("_"):
+            Calibrator._n_changes += 1
+
+    def _ready(self) -> SimpleNamespace:
+        """`_learned()`, kept until any calibrator learns anything: of one row it would take as long as the map."""
+        changes, learned = _kept.get(self, (-1, SimpleNamespace()))
+        if changes != Calibrator._n_changes:
+            changes, learned = Calibrator._n_changes, self._learned()
+            _kept[self] = changes, learned
+        return learned
 
     def _learned(self) -> SimpleNamespace:
         """What the fit learned, as float64 arrays under the names of `learns`."""
@@ -454,7 +474,7 @@ def keep_winner(probabilities: Array, winner: Array) -> Array:
     At a very high temperature logits differ by less than probabilities can.
     """
     differs = probabilities.argmax(axis=1) != winner
-    if differs.any():
+    if np.count_nonzero(differs):
         lost = np.flatnonzero(differs)
         highest = probabilities[lost].max(axis=1)
         probabilities[lost, winner[lost]] = np.nextafter(highest, probabilities.dtype.type(2))

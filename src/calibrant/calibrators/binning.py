@@ -394,7 +394,7 @@ class BinTemperatureScaling(Calibrator, keeps_prediction=True, additive=True, ha
     def _map(self, xp, logits, learned):
         bin_index = xp.place(xp.confidence(logits), learned.edges_)
         inverse = maps.like(xp, (1.0 / learned.temperatures_)[bin_index], logits)
-        return maps.keep_prediction(xp, logits * inverse, maps.prediction(xp, logits))
+        return xp.keep_prediction(logits * inverse, maps.prediction(xp, logits))
 
 
 class BinEquations:

@@ -101,12 +101,17 @@ def confusion_features(xp: Any, logits: Any, unit: Any, with_evidence: bool = Tr
     """What C reads, and z̄/T, which class scales read; `unit` is 1/T."""
     scaled = logits * unit
     shared = evidence(xp, scaled) if with_evidence else xp.zeros((logits.shape[0], 0), dtype=logits.dtype)
-    return Features(shared, (scaled - xp.mean(scaled, axis=1, keepdims=True),))
+    return Features(shared, (centred(xp, scaled),))
+
+
+def centred(xp: Any, logits: Any) -> Any:
+    """Logits minus their mean over the classes."""
+    return logits - xp.sum(logits, axis=1, keepdims=True) / logits.shape[1]
 
 
 def joint_features(xp: Any, logits: Any, unit: Any) -> Features:
     """What C reads and what A reads, side by side; `unit` is 1/T."""
-    scaled = (logits - xp.mean(logits, axis=1, keepdims=True)) * unit
+    scaled = centred(xp, logits) * unit
     return Features(xp.concat([evidence(xp, scaled), scaled], axis=1))
 
 

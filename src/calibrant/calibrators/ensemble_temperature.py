@@ -8,7 +8,7 @@ import numpy as np
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import TEMPERATURE, Learned
-from calibrant.calibrators.maps import keep_prediction, like, log_probabilities, prediction
+from calibrant.calibrators.maps import like, log_probabilities, prediction
 from calibrant.calibrators.solvers.temperature import fit_inverse_temperature, minimise_smooth
 from calibrant.core.arrays import Array
 from calibrant.core.errors import FitWarning, InputError
@@ -86,7 +86,7 @@ class EnsembleTemperatureScaling(Calibrator, keeps_prediction=True, additive=Tru
         mixed = weights[0] * xp.softmax_of_rows(logits * like(xp, 1.0 / learned.temperature_, logits))
         mixed = mixed + weights[1] * xp.softmax_of_rows(logits) + weights[2] / logits.shape[1]
         # where the uniform part is all there is, the predicted class still leads
-        return keep_prediction(xp, log_probabilities(xp, mixed), prediction(xp, logits))
+        return xp.keep_prediction(log_probabilities(xp, mixed), prediction(xp, logits))
 
 
 def minimise_quadratic(hessian: Array, linear: Array) -> Array:

@@ -137,7 +137,7 @@ class GroupedCalibrator(
 
     def _answers(self, given: Array, codes: Array) -> Array:
         """Calibrated logits of a matrix (n×K), or of scores (n,), whose rows belong to these groups."""
-        return self._map_groups(numpy_space, given, codes, self._learned())
+        return self._map_groups(numpy_space, given, codes, self._ready())
 
     def _map_groups(self, xp: Any, logits: Any, group: Any, learned: Any) -> Any:
         """`_answers` over the array API; `group` holds whole numbers (n,)."""

@@ -185,7 +185,7 @@ class VennAbers(BinaryCalibrator, keeps_ranking=True, has_steps=True):
         self._check_fitted()
         given = self._admitted(logits)
         scores = given if given.ndim == 1 else given[:, 1] - given[:, 0]
-        return np.stack(_ends(maps.numpy_space, scores, self._learned()), axis=1)
+        return np.stack(_ends(maps.numpy_space, scores, self._ready()), axis=1)
 
     def _map_binary(self, xp, scores, learned):
         low, high = _ends(xp, scores, learned)

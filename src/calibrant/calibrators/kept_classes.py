@@ -95,4 +95,4 @@ class KeptClasses(
         if not self.keeps_prediction:
             return answer
         # both parts put the same class first, but rounding to the dtype of the logits may make it a tie
-        return maps.keep_prediction(xp, answer, maps.prediction(xp, logits))
+        return xp.keep_prediction(answer, maps.prediction(xp, logits))

@@ -93,7 +93,7 @@ class ParameterizedTemperatureScaling(
         """T of each row (n,), always above 0."""
         given = self._admitted(logits)
         matrix = two_columns(given) if given.ndim == 1 else given
-        return _temperatures(numpy_space, matrix, self._learned())[:, 0]
+        return _temperatures(numpy_space, matrix, self._ready())[:, 0]
 
     def go_on_from(self, fitted: Calibrator) -> Calibrator:
         """Train on from the weights of another fit, in its units, instead of from temperature scaling.

@@ -14,6 +14,7 @@ from calibrant.calibrators.confidence_bins import map_rows
 from calibrant.calibrators.ensemble_temperature import minimise_on_simplex
 from calibrant.calibrators.learned import INNERS, RECORD, Learned
 from calibrant.calibrators.registry import get
+from calibrant.calibrators.second_stage import SecondStage
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.calibrators.solvers.likelihood import check_penalty
 from calibrant.core.arrays import Array
@@ -164,8 +165,8 @@ class LinearPool(
     _transform_binary = _transform
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
-        pairs = zip(self.calibrators_, learned.calibrators_, strict=True)
-        pooled = pool_answers(xp, [one._map_either(xp, logits, own) for one, own in pairs], learned.weights_)
+        members = list(zip(self.calibrators_, learned.calibrators_, strict=True))
+        pooled = pool_answers(xp, map_members(xp, members, logits), learned.weights_)
         return self._kept(xp, maps.like(xp, pooled, logits), logits)
 
     _map_binary = _map
@@ -174,7 +175,7 @@ class LinearPool(
         """The average, with the prediction of a row of logits kept where all calibrators keep it."""
         if len(logits.shape) == 1 or not self.keeps_prediction:
             return pooled
-        return maps.keep_prediction(xp, pooled, maps.prediction(xp, logits))
+        return xp.keep_prediction(pooled, maps.prediction(xp, logits))
 
     def _check_learned(self) -> None:
         if not len(self.calibrators_) == len(self.weights_) >= 1 or abs(float(self.weights_.sum()) - 1) > 1e-6:
@@ -218,6 +219,28 @@ def pool_weights(log_probabilities: Array, row_weights: Array | None, prior_rows
         warn_user(f"the weights of the pool did not converge in {len(trace)} steps")
     weights = np.where(weights < SMALLEST_WEIGHT, 0.0, weights)
     return weights / weights.sum(), np.array(trace)
+
+
+def map_members(xp: Any, members: list[tuple[Any, Any]], given: Any) -> list[Any]:
+    """The answers of calibrators, each with what it learned; second stages alike are applied together."""
+    answers, waiting = [], []
+    for member in members:
+        (one, learned), stages = member, []
+        while isinstance(one, SecondStage) and len(given.shape) == 2:
+            stages.append((one, learned))
+            one, learned = one.calibrator_, learned.calibrator_
+        answers.append(one._map_either(xp, given, learned))
+        waiting.append(stages)
+    while any(waiting):
+        alike: dict[type, list[int]] = {}
+        for place, stages in enumerate(waiting):
+            if stages:
+                alike.setdefault(type(stages[-1][0]), []).append(place)
+        for places in alike.values():
+            found = xp.apply_stages([waiting[place].pop() for place in places], [answers[place] for place in places])
+            for place, answer in zip(places, found, strict=True):
+                answers[place] = answer
+    return answers
 
 
 def pool_rows(answers: Sequence[Array], weights: Array) -> Array:

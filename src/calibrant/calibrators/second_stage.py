@@ -94,7 +94,7 @@ class SecondStage(
         return self._changed(inner)
 
     def _changed(self, logits: Array) -> Array:
-        learned = self._learned()
+        learned = self._ready()
         return map_rows(lambda block: self._after(maps.numpy_space, logits[block], learned), logits)
 
     def _map(self, xp, logits, learned):
@@ -179,8 +179,8 @@ class TopLabelMap(
         """Log-probabilities whose predicted class has log-odds a·log c − b·log(1 − c) + d."""
 
         def change(log_odds: Any) -> Any:
-            right, wrong = -xp.softplus(-log_odds), xp.softplus(log_odds)
-            return right * learned.map_[0] + wrong * learned.map_[1] + learned.map_[2]
+            wrong = xp.softplus(log_odds)
+            return (log_odds - wrong) * learned.map_[0] + wrong * learned.map_[1] + learned.map_[2]
 
         return maps.with_mapped_confidence(xp, logits, change)
 
@@ -271,10 +271,11 @@ class ShapeScaling(
 
     def _after(self, xp, logits, learned):
         """Log-probabilities Σ_m θ_m·φ_m of calibrated logits (n×K), their prediction kept first."""
-        inputs, shape = features(xp, xp.log_softmax_of_rows(maps.wide(xp, logits))), learned.shape_
-        bent = inputs[0] * shape[0] + inputs[1] * shape[1] + inputs[2] * shape[2] + inputs[3] * shape[3]
+        wide, shape = maps.wide(xp, logits), learned.shape_
+        first, second, third, sureness = features(xp, wide - xp.max(wide, axis=1, keepdims=True))
+        bent = first * (shape[0] + shape[3] * sureness) + second * shape[1] + third * shape[2]
         scores = maps.like(xp, xp.log_softmax_of_rows(bent), logits)
-        return maps.keep_prediction(xp, scores, maps.prediction(xp, logits))
+        return xp.keep_prediction(scores, maps.prediction(xp, logits))
 
     def _transform(self, logits: Array) -> Array:
         return self._changed(self.calibrator_._transform(logits))
@@ -284,7 +285,7 @@ class ShapeScaling(
         if kernel is bent_scores:
             return super()._changed(logits)
         xp, kept = maps.numpy_space, maps.prediction(maps.numpy_space, logits)
-        return map_rows(lambda block: maps.keep_prediction(xp, kernel(logits[block], self.shape_), kept[block]), logits)
+        return map_rows(lambda block: xp.keep_prediction(kernel(logits[block], self.shape_), kept[block]), logits)
 
 
 class KeptPrediction(
@@ -341,7 +342,7 @@ def put_first(xp: Any, calibrated: Any, logits: Any) -> Any:
     # where they differ, both classes get the mean of their probabilities
     both = second + xp.softplus(first - second) - float(np.log(2.0))
     scores = xp.with_entry(scores, winner, xp.where(moved, both, first))
-    return maps.keep_prediction(xp, xp.with_entry(scores, kept, xp.where(moved, both, second)), kept)
+    return xp.keep_prediction(xp.with_entry(scores, kept, xp.where(moved, both, second)), kept)
 
 
 def positive_features(xp: Any, log_odds: Any) -> tuple[Any, ...]:

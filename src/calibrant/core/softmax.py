@@ -8,6 +8,9 @@ import numpy as np
 
 from calibrant.core.arrays import Array
 
+FEW_ELEMENTS = 1 << 10
+"""Up to so many the calls of numpy take longer than its loops."""
+
 
 def logsumexp(logits: Array) -> Array:
     """log Σ_j exp(z_j) of each row."""
@@ -42,8 +45,10 @@ def _shifted(logits: Array) -> tuple[Array, Array]:
 def row_peak(values: Array) -> Array:
     """The largest value of each row, as a column; NaN where there is one.
 
-    By its place: numpy finds that of a short row eight times as fast as its `max`.
+    By its place: numpy finds that of a short row eight times as fast as its `max`, which is faster on few rows.
     """
+    if values.size <= FEW_ELEMENTS:
+        return values.max(axis=-1, keepdims=True)
     rows = values.reshape(-1, values.shape[-1])
     return rows[np.arange(len(rows)), rows.argmax(axis=1)].reshape(*values.shape[:-1], 1)
 

@@ -280,6 +280,6 @@ def restore_prediction(logits: Array, scaled: Array) -> None:
     """Where rounding moved the first maximum of a row, lift the old one by the smallest step there is."""
     prediction = logits.argmax(axis=1)
     differs = scaled.argmax(axis=1) != prediction
-    if differs.any():
+    if np.count_nonzero(differs):
         moved = np.flatnonzero(differs)
         scaled[moved, prediction[moved]] = np.nextafter(scaled[moved].max(axis=1), np.inf, dtype=scaled.dtype)

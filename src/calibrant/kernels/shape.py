@@ -23,24 +23,27 @@ BLOCK_ELEMENTS = 1 << 15
 """Elements handled at a time: the features of a block are 32 bytes per element."""
 
 
-def features(xp: Any, log_probabilities: Any) -> tuple[Any, Any, Any, Any]:
-    """φ, four matrices (n×K), of log-probabilities (n×K)."""
-    probabilities = xp.exp(log_probabilities)
-    peak = xp.max(probabilities, axis=1, keepdims=True)
-    sureness = xp.log1p(-xp.minimum(peak, xp.full_like(peak, LARGEST_CONFIDENCE))) / 5
+def features(xp: Any, shifted: Any) -> tuple[Any, Any, Any, Any]:
+    """φ of logits (n×K) minus the peak of their row: three matrices (n×K), and log(1 − c)/5 (n, 1).
+
+    The fourth feature is the first times the latter.
+    """
+    exponentials = xp.exp(shifted)
+    mass = xp.sum(exponentials, axis=1, keepdims=True)
+    probabilities, confidence = exponentials / mass, 1.0 / mass
     return (
-        log_probabilities,
+        shifted - xp.log(mass),
         -xp.log1p(-xp.minimum(probabilities, xp.full_like(probabilities, LARGEST_P))),
         xp.log(probabilities + FLOOR),
-        log_probabilities * sureness,
+        xp.log1p(-xp.minimum(confidence, xp.full_like(confidence, LARGEST_CONFIDENCE))) / 5,
     )
 
 
 def stacked_features(logits: Any) -> Any:
     """φ (4×n×K) in float64 of logits (n×K), for the fit; of an array or a tensor."""
     xp = array_namespace(logits)
-    scores = below_peak(xp.astype(logits, xp.float64, copy=False))
-    return xp.stack(features(xp, scores - xp.log(xp.sum(xp.exp(scores), axis=1, keepdims=True))))
+    first, second, third, sureness = features(xp, below_peak(xp.astype(logits, xp.float64, copy=False)))
+    return xp.stack([first, second, third, first * sureness])
 
 
 @statistic_with(compiled_in="calibrant.kernels.compiled.shape", array_elements=BLOCK_ELEMENTS)
