@@ -24,10 +24,10 @@ from scipy.special import ndtr
 from scipy.stats import binom
 
 from calibrant.data import Predictions
-from calibrant.evaluation.bootstrap import draw
+from calibrant.evaluation.bootstrap import draw, sampled
 from calibrant.evaluation.calibration_loss import mendable
 from calibrant.evaluation.consistency import consistency_test, too_few_to_tell
-from calibrant.evaluation.groups import group_analysis, make_grouping, sampled
+from calibrant.evaluation.groups import group_analysis, make_grouping
 from calibrant.evaluation.measure import CLASS_SHARE
 from calibrant.evaluation.scan import scan_predictions
 from calibrant.evaluation.scoring import classwise_p_value

@@ -225,6 +225,15 @@ def test_demo_ends_with_the_report(calibrant, tmp_path):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["cal.safetensors", "report.html"]
 
 
+def test_demo_into_a_file_is_refused_with_a_remedy(calibrant, tmp_path):
+    target = tmp_path / "out"
+    target.write_text("kept")
+    result = calibrant("demo", "--out", target, "--resamples", 50)
+    assert result.returncode == 2
+    assert f"{target} is not a folder; choose another one" in result.stderr
+    assert target.read_text() == "kept"
+
+
 def test_killed_half_way_nothing_is_half_written(tmp_path):
     line, settings = command("demo", "--out", tmp_path / "out", "--resamples", 50)
     process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=settings)

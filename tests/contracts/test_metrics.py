@@ -387,7 +387,7 @@ def test_additive_misuse_is_named():
     [
         ([0.5, 0.6], [0.5], "before has 2 rows, but after has 1"),
         ([0.5, np.nan], [0.5, 0.6], "before is nan in row 1"),
-        (np.zeros((2, 2, 2)), [0.5, 0.6], "before must have the shape"),
+        (np.zeros((2, 2, 2)), [0.5, 0.6], "before must have 1 dimension, got 3"),
     ],
 )
 def test_rank_changes_names_bad_input(before, after, words):

@@ -259,7 +259,7 @@ def test_20_debiased_square_averages_to_zero_on_calibrated_data(rng):
     for _ in range(400):
         confidence = rng.uniform(0.5, 1, 500)
         correct = rng.random(500) < confidence
-        sums = bin_sums(check(confidence, correct, None, False), 10)
+        sums = bin_sums(check(confidence, correct, None, False), 10, "width")
         n, a = sums.weight, sums.correct / np.maximum(sums.weight, 1)
         plug = BinSums(n, sums.confidence, sums.correct).norm(2) ** 2
         squares.append(plug - (n / n.sum() * a * (1 - a) / np.maximum(n - 1, 1))[n >= 2].sum())

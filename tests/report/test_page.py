@@ -22,6 +22,7 @@ from calibrant.core.errors import InputError
 from calibrant.data import Predictions
 from calibrant.evaluation.compare import compare
 from calibrant.evaluation.consistency import reliability_bins
+from calibrant.evaluation.measure import verdict
 from calibrant.evaluation.models import compare_models
 from calibrant.evaluation.results import Comparison
 from calibrant.evaluation.tables import Estimate, Figures
@@ -510,7 +511,7 @@ def test_what_was_mended_is_said_where_it_is_beyond_noise(comparison: Comparison
 
 
 def test_answers_admit_what_they_cannot_know(comparison: Comparison) -> None:
-    shared = replace(comparison, warnings=("VAL and TEST share rows",))
+    shared = replace(comparison, warnings=("VAL and TEST share rows",), shares_rows=True)
     assert answers(shared)[2].short == "Not at all"
     few = replace(comparison.rows[0], columns=RowColumns(*(one[:20] for one in comparison.rows[0].columns)))
     assert answers(replace(comparison, rows=(few, *comparison.rows[1:])))[0].short == "Too few rows to tell"
@@ -518,6 +519,26 @@ def test_answers_admit_what_they_cannot_know(comparison: Comparison) -> None:
     assert answers(none_best)[1].short == "The model as it is"
     noted = replace(comparison, warnings=("12 rows give what happened a probability of 0",))
     assert answers(noted)[2].short != "Not at all"
+
+
+@pytest.mark.parametrize(
+    ("over", "under", "page", "line"),
+    [
+        (0.05, 0.02, "off in both directions", "in others"),
+        (0.05, 0.01, "too sure", "overconfident by 4.0 points"),
+        (0.01, 0.05, "not sure enough", "underconfident by 4.0 points"),
+    ],
+)
+def test_page_and_measure_name_the_same_direction(
+    comparison: Comparison, over: float, under: float, page: str, line: str
+) -> None:
+    before = comparison.row("none")
+    parts = {"over_confidence": Estimate(over), "under_confidence": Estimate(under)}
+    floor = replace(before.noise_floor, p_value=0.001)
+    changed = replace(before, metrics=Figures(before.metrics | parts), noise_floor=floor)
+    rows = tuple(changed if row is before else row for row in comparison.rows)
+    assert answers(replace(comparison, rows=rows))[0].short == f"No, it is {page}"
+    assert verdict(over, under, floor).endswith(line)
 
 
 def test_a_model_that_a_map_mends_is_not_called_calibrated() -> None:

@@ -21,7 +21,8 @@ def demo(*, everything: bool = False, out: str = "out", resamples: int = 1000, a
     out : Folder for report.html and the saved winner.
     """
     folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
+    if not folder.exists():
+        folder.mkdir(parents=True)
     report, artifact = folder / "report.html", folder / "cal.safetensors"
     check_target(report)
     with progress_bar(as_json):

@@ -95,7 +95,7 @@ def _readable(error: OSError, path: str | os.PathLike[str]) -> Exception:
     folder = os.path.dirname(os.path.abspath(path))
     reasons = {
         errno.ENOENT: f"cannot write {path}: the folder {folder} does not exist; create it first",
-        errno.ENOTDIR: f"cannot write {path}: {folder} is not a folder",
+        errno.ENOTDIR: f"cannot write {path}: {folder} is not a folder; choose another one",
         errno.EACCES: f"cannot write {path}: no permission in {folder}; choose another folder",
         errno.EPERM: f"cannot write {path}: no permission in {folder}; choose another folder",
         errno.EROFS: f"cannot write {path}: {folder} is read-only; choose another folder",

@@ -23,19 +23,17 @@ from calibrant.data.chunks import SPILL_BYTES
 from calibrant.data.guards import shared_rows
 from calibrant.data.source import ArraySource
 from calibrant.engines.engine import Engine
-from calibrant.evaluation.bootstrap import draw
+from calibrant.evaluation.bootstrap import column_of, draw, sampled
 from calibrant.evaluation.consistency import consistency_test
 from calibrant.evaluation.groups import (
     column_groups,
-    column_of,
     columns_by,
     common_groups,
     group_differences,
     make_grouping,
-    sampled,
     split_name,
 )
-from calibrant.evaluation.results import SHARED_ROWS, Comparison, MethodRow
+from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.evaluation.scan import scan_predictions
 from calibrant.evaluation.scoring import Chosen, chosen_metrics, class_profile, estimated, zero_notes
 from calibrant.evaluation.tables import Figures, Json, figure
@@ -134,7 +132,7 @@ def compare(
     }  # fmt: skip
     val, test, by, cluster, division = _opened(val, test, told, by, cluster, cv=cv, split=split, seed=seed)
     same = "" if FOLD in val.groups else shared_rows(val, test)
-    notes = [f"{SHARED_ROWS}, so the figures of every method are optimistic: {same}"] if same else []
+    notes = [f"VAL and TEST share rows, so the figures of every method are optimistic: {same}"] if same else []
     test, by, clusters, weighed = sampled(test, by, cluster, weights_are)
     given, val, test = test, val.expanded(), test.expanded()
     seen = flattened(test)
@@ -212,6 +210,7 @@ def compare(
         task=test.task,
         warnings=(*given.notes, *notes),
         division=division,
+        shares_rows=bool(same),
         grouping=grouping,
     )
     return judged(comparison)
@@ -235,7 +234,7 @@ def open_halves(model: Any, told: Mapping[str, Any]) -> Halves:
 
 
 def _opened(val: Any, test: Any, told: Json, by: Any, cluster: Any, **how: Any) -> tuple[Any, ...]:
-    """The rows to fit on and to measure on with columns in one order, groups, clusters, and how one set was divided."""
+    """Rows to fit on and to measure on with classes in one order, columns of groups, clusters, how one was divided."""
     val, division = as_predictions(val, "val", **told), ""
     if test is None:
         (val, by), cluster = carried(val, by, cluster), None
@@ -252,7 +251,8 @@ def _opened(val: Any, test: Any, told: Json, by: Any, cluster: Any, **how: Any) 
     for rows, word in ((val, "val"), (test, "test")):
         rows.refuse_probabilities()
         check_counts(rows.weights, f"weights of {word}")
-    return val, test.aligned(val.schema, "val"), by, cluster, division
+    test = test.aligned(val.schema, "val")
+    return val, test, None if by is None else columns_by(test, by), cluster, division
 
 
 def carried(rows: Predictions, by: Any, cluster: Any) -> tuple[Predictions, list[str] | None]:
@@ -372,33 +372,26 @@ def judged(comparison: Comparison) -> Comparison:
         row, beats = rows[method], {}
         for metric, (first, *_) in orders.items():
             # the share of resamples in which the method is better; what differs by rounding only counts half
-            gap = sign(metric) * row.draws_minus(rows[first], metric)
+            gap = sign(metric) * row.minus(rows[first], metric)[1]
             slack = 1e-9 * max(abs(rows[first].metrics[metric].value), 1e-9)
             beats[metric] = float((gap < -slack).mean() + 0.5 * (np.abs(gap) <= slack).mean())
         ties = tuple(one for one, order in orders.items() if order[0] == method or beats[one] > TIE_TAIL)
         chance, tied = beats[comparison.criterion], comparison.criterion in ties
-        difference = Figures() if method == best else row.minus(rows[best])
+        difference = Figures({one: row.minus(rows[best], one)[0] for one in row.metrics if method != best})
         rows[method] = replace(row, p_beats_best=chance, ties_best=tied, ties=ties, difference=difference)
     ranked = replace(comparison, rows=tuple(rows.values()), best=best, second=second)
     shipped, base = (rows.get(name or "", MethodRow("")) for name in (ranked.recommended, "none"))
     if shipped.groups is not None and base.groups is not None:
         ranked = replace(ranked, group_changes=group_differences(shipped, base, ranked))
-    return replace(ranked, verdict=comparison_verdict(ranked))
-
-
-def comparison_verdict(comparison: Comparison) -> str:
-    """One sentence: what the best method does to the error, and who ties with it."""
-    if comparison.best is None:
-        return "every method failed"
-    rows, name = comparison.by_method, comparison.criterion
-    best, base = rows[comparison.best], rows.get("none")
-    sentence = f"{best.method} is best by {facts(name).label} ({figure(name, best.metrics[name].value)})"
-    if base is not None and base.error is None and base is not best:
-        changes = [
-            f"{facts(one).label} {figure(one, base.metrics[one].value)} → {figure(one, best.metrics[one].value)}"
-            for one in ("ece", "nll")
-            if one in best.metrics
-        ]
-        sentence += f": {', '.join(changes)}" if changes else ""
-    tied = [row.method for row in comparison.rows if row.ties_best and row is not best]
-    return sentence + (f"; within noise of it: {', '.join(tied)}" if tied else "")
+    if best is None:
+        return replace(ranked, verdict="every method failed")
+    # one sentence: what the best method does to the error, and who ties with it
+    name, found = comparison.criterion, rows[best].metrics
+    verdict, changes = f"{best} is best by {facts(name).label} ({figure(name, found[name].value)})", []
+    for one in ("ece", "nll"):
+        if base.metrics and best != "none" and one in found:
+            values = (figure(one, figures[one].value) for figures in (base.metrics, found))
+            changes.append(f"{facts(one).label} {' → '.join(values)}")
+    others = [method for method, row in rows.items() if row.ties_best and method != best]
+    verdict += f": {', '.join(changes)}" * bool(changes) + f"; within noise of it: {', '.join(others)}" * bool(others)
+    return replace(ranked, verdict=verdict)

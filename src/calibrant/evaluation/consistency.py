@@ -127,6 +127,18 @@ def design_effect(residual: Array, clusters: Array | None) -> float:
     return max(float(sums @ sums) / max(float(residual @ residual), 1e-300), 1.0)
 
 
+def direction(over: float, under: float) -> int:
+    """1 where confidence is too high and −1 where it is too low; 0 where bins err in both directions.
+
+    They do where the mean gap, over − under, hides more than half of the error, over + under.
+
+    >>> direction(0.04, 0.01), direction(0.01, 0.04), direction(0.04, 0.02)
+    (1, -1, 0)
+    """
+    net = over - under
+    return 0 if abs(net) < (over + under) / 2 else 1 if net > 0 else -1
+
+
 def noise_floor(errors: Array, observed: float) -> NoiseFloor:
     """The floor and the p-value from the errors (R,) that chance alone gives."""
     # sums taken in another order differ in the last bits: a tie must count as a tie

@@ -32,7 +32,7 @@ from calibrant.core.bins import place as range_of
 from calibrant.core.errors import InputError
 from calibrant.core.schema import MISSING, identifiers
 from calibrant.core.softmax import sigmoid
-from calibrant.evaluation.bootstrap import LEVEL, in_blocks
+from calibrant.evaluation.bootstrap import LEVEL, column_of, in_blocks
 from calibrant.evaluation.consistency import (
     FEWEST_ERRORS,
     FEWEST_ROWS,
@@ -167,53 +167,6 @@ def columns_by(predictions: Any, by: Any) -> dict[str, Array]:
                 "give one entry per row"
             )
     return found
-
-
-def sampled(
-    predictions: Any, by: Any, cluster: Any, weights_are: str
-) -> tuple[Any, dict[str, Array] | None, Array | None, str]:
-    """Predictions whose weights sum to the number of sampling units, and words on their weights.
-
-    Rows are the units, whatever they weigh; with "counts" every copy of a row is one. Between them, the columns of `by`
-    and the clusters, numbered by first appearance, of the rows that figures are made of: a row of many labels, or with
-    label shares, stands for several of them, which share its group and form a cluster. They are None where there are
-    none, or every row is a cluster of its own.
-    """
-    if weights_are not in ("rows", "counts"):
-        raise InputError(f"weights_are must be 'rows' or 'counts', got {weights_are!r}")
-    weights, words, rows = predictions.weights, "", np.arange(predictions.n)
-    columns = None if by is None else columns_by(predictions, by)
-    clusters = predictions.clusters if cluster is None else column_of(predictions, cluster)
-    if clusters is not None:
-        clusters, _ = identifiers(clusters, predictions.n, "clusters")
-    if weights is not None and weights_are == "rows":
-        words = f", weights sum to {weights.sum():,.8g}"
-        predictions = predictions.like(weights=weights * (np.count_nonzero(weights) / weights.sum()))
-    elif weights is not None:
-        if (weights % 1).any():
-            raise InputError("weights_are='counts' makes copies of rows, but the weights are not all whole numbers")
-        rows = np.repeat(rows, weights.astype(np.int64))
-        words = f" that are copies of {predictions.n:,}, as many as their weights count"
-        predictions = predictions[rows].like(weights=None, notes=predictions.notes)
-    unit = None
-    if predictions.task == "multilabel":
-        unit = np.repeat(np.arange(predictions.n), predictions.n_classes)
-    elif predictions.label_shares is not None:
-        unit, _ = np.nonzero(predictions.label_shares)
-    rows = rows if unit is None else rows[unit]
-    clusters = unit if clusters is None else clusters[rows]
-    if clusters is not None:
-        # rows keep their order, and numbers of rows that are left out go
-        found, clusters = np.unique(clusters, return_inverse=True)
-        if len(found) == 1 < len(rows):
-            raise InputError("all rows are in one cluster: at least 2 are needed, and intervals need some 20 or more")
-        clusters = clusters if len(found) < len(rows) else None
-    return predictions, columns and {name: column[rows] for name, column in columns.items()}, clusters, words
-
-
-def column_of(predictions: Any, given: Any) -> Array:
-    """A value per row: a named column of the predictions, or what is given."""
-    return predictions.column(given) if isinstance(given, str) else np.asarray(given)
 
 
 def common_groups(val: Any, columns: Mapping[str, Array]) -> tuple[Array | None, Array]:

@@ -122,7 +122,13 @@ class Intervals:
         if isinstance(rule, Gaps):
             return self._gaps(rule, value)
         if isinstance(rule, ClassGaps):
-            return self._class_gaps(rule, value)
+            sums = class_sums(self.rows, self.n_bins, rule.binning)
+            share = (sums.weight / sums.weight.sum(axis=-1, keepdims=True)).ravel()
+            used, noise = self.class_noise(rule.binning)
+            residual = sums.excess.ravel()[used]
+            safe = np.where(share > 0, share, 1.0)[used].astype(np.float32)
+            norm = partial(rule.norm, share=safe, n_classes=len(sums.weight))
+            return inverted_interval(norm, residual, noise[:CLASS_RESAMPLES], value=value), norm(residual + noise)
         if isinstance(rule, ClassSpread):
             return self._class_spread(rule, value)
         if isinstance(rule, Mean):
@@ -172,15 +178,6 @@ class Intervals:
             reach = np.quantile((np.abs(noise) / spread).max(axis=1), (1 + LEVEL) / 2)
             found = max(found[0], min(float(((np.abs(residual) - reach * spread) / safe).max()), value)), found[1]
         return found, norm(residual + noise)
-
-    def _class_gaps(self, rule: ClassGaps, value: float) -> Found:
-        sums = class_sums(self.rows, self.n_bins, rule.binning)
-        share = (sums.weight / sums.weight.sum(axis=-1, keepdims=True)).ravel()
-        used, noise = self.class_noise(rule.binning)
-        residual = sums.excess.ravel()[used]
-        safe = np.where(share > 0, share, 1.0)[used].astype(np.float32)
-        norm = partial(rule.norm, share=safe, n_classes=len(sums.weight))
-        return inverted_interval(norm, residual, noise[:CLASS_RESAMPLES], value=value), norm(residual + noise)
 
     def _class_noise(self, binning: str) -> tuple[Array, Array]:
         """The bins, among K·M of "width" or "mass", and deviations (R, U) of the residuals of classes over them.

@@ -16,20 +16,21 @@ from calibrant.core.errors import said
 from calibrant.data import Predictions, as_predictions
 from calibrant.engines.engine import Engine
 from calibrant.evaluation import tables
-from calibrant.evaluation.bootstrap import draw
+from calibrant.evaluation.bootstrap import draw, sampled
 from calibrant.evaluation.calibration_loss import CalibrationLoss, mendable
 from calibrant.evaluation.consistency import (
     SIGNIFICANCE,
     NoiseFloor,
     consistency_test,
+    direction,
     reliability_bins,
     too_few_to_tell,
 )
 from calibrant.evaluation.groups import (
     GroupAnalysis,
     column_groups,
+    columns_by,
     make_grouping,
-    sampled,
 )
 from calibrant.evaluation.results import MAIN, ClassProfile, about
 from calibrant.evaluation.scan import scan_predictions
@@ -258,6 +259,7 @@ def measure(
     )
     predictions.refuse_probabilities()
     check_counts(predictions.weights, "weights")
+    by = None if by is None else columns_by(predictions, by)
     predictions, by, clusters, weighed = sampled(predictions, by, cluster, weights_are)
     given, predictions = predictions, predictions.expanded()
     seen = flattened(predictions)
@@ -317,17 +319,16 @@ def verdict(over: float, under: float, floor: NoiseFloor, task: str = "multiclas
     """One line: which way and by how much confidence departs from accuracy, if by more than chance.
 
     over, under : the parts of the ECE where confidence is too high and too low. Points are percentage points of mean
-    confidence minus accuracy. Where bins err in both directions, so that the
-    mean hides more than half of the error, both directions are named.
+    confidence minus accuracy, or of either part where bins err in both directions.
     """
     if floor.p_value >= SIGNIFICANCE:
         return CALIBRATED
-    net, high, low = (100 * part for part in (over - under, over, under))
-    positive = about(task) == "positive class"
-    if abs(net) >= (high + low) / 2:
+    high, low, side, positive = 100 * over, 100 * under, direction(over, under), about(task) == "positive class"
+    if side:
+        points = f"{abs(high - low):.1f} points"
         if positive:
-            return f"probabilities of the positive class are {abs(net):.1f} points too {'high' if net > 0 else 'low'}"
-        return f"{'overconfident' if net > 0 else 'underconfident'} by {abs(net):.1f} points"
+            return f"probabilities of the positive class are {points} too {'high' if side > 0 else 'low'}"
+        return f"{'overconfident' if side > 0 else 'underconfident'} by {points}"
     words = (
         f"probabilities of the positive class are too high by {high:.1f} in some ranges, too low by {low:.1f} in others"
         if positive

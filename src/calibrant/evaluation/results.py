@@ -20,7 +20,6 @@ from calibrant.evaluation.tables import (
     PlainData,
     Row,
     Table,
-    figure_cells,
     metric_columns,
     plain,
 )
@@ -94,20 +93,18 @@ class MethodRow(PlainData):
         """The row as plain JSON data, without calibrator and columns."""
         return super().to_dict() | ({} if self.groups is None else {"groups": plain(self.groups.groups)})
 
-    def draws_minus(self, other: Self, metric: str) -> Array:
-        """Draws (R,) of the difference to another row of the same resamples: far less noisy than either figure."""
-        draws = self.draws[metric] - other.draws[metric]
-        # around the estimates: a resampled ECE is biased upwards, its spread is what we need
-        return self.metrics[metric].value - other.metrics[metric].value + draws - draws.mean() if len(draws) else draws
+    def minus(self, other: Self, metric: str) -> tuple[Estimate, Array]:
+        """The difference of a figure to that of another row with its 95% interval, and its draws (R,).
 
-    def minus(self, other: Self) -> Figures:
-        """The difference of every figure to that of another row, with the 95% interval of the paired resamples."""
-        found = Figures()
-        for metric, one in self.metrics.items():
-            value, slack = one.value - other.metrics[metric].value, ROUNDING * abs(one.value)
-            low, high = percentile_interval(self.draws_minus(other, metric), value)
-            found[metric] = Estimate(value, low - slack, high + slack)
-        return found
+        The resamples of both rows are the same, so that the difference is far less noisy than either figure.
+        """
+        value, slack = self.metrics[metric].value - other.metrics[metric].value, ROUNDING * self.metrics[metric].value
+        draws = self.draws[metric] - other.draws[metric]
+        if len(draws):
+            # around the estimates: a resampled ECE is biased upwards, its spread is what we need
+            draws = value + draws - draws.mean()
+        low, high = percentile_interval(draws, value)
+        return Estimate(value, low - abs(slack), high + abs(slack)), draws
 
 
 ROUNDING = 1e-6
@@ -116,7 +113,6 @@ ROUNDING = 1e-6
 MAIN = ("nll", "brier", "ece", "accuracy", "calibration_slope", "observed_expected", "roc_auc")
 """The figures of a short table, those of them that a result has."""
 
-SHARED_ROWS = "VAL and TEST share rows"
 MODEL_CARD = """## Calibration
 
 Calibrated with `{best}`, {comparison.fitted} ({comparison.n_classes} classes; 95% intervals from \
@@ -157,6 +153,7 @@ class Comparison(PlainData):
     clusters : the cluster of each test row (n,), or None.
     weighed : words on the weights of the test rows; empty where there are none.
     division : how one set of rows was divided into those to fit on and to measure on; empty where two were given.
+    shares_rows : were rows fitted on also measured on, which one of the warnings says?
     grouping : `groups.Grouping` of the test rows, where groups were asked for.
     group_changes : what shipping the recommended method changes in the loss of every group, with intervals.
     """
@@ -181,6 +178,7 @@ class Comparison(PlainData):
     clusters: Array | None = None
     weighed: str = ""
     division: str = ""
+    shares_rows: bool = False
     grouping: Any = None
     group_changes: Figures = field(default_factory=Figures)
 
@@ -194,11 +192,6 @@ class Comparison(PlainData):
         """How many rows were fitted on and measured on, and how they were divided."""
         how = f" ({self.division})" if self.division else ""
         return f"fitted on {self.n_val:,} rows, measured on {self.n_test:,}{self.weighed}{how}"
-
-    @property
-    def shares_rows(self) -> bool:
-        """Were rows fitted on also measured on, which one of the warnings says?"""
-        return any(one.startswith(SHARED_ROWS) for one in self.warnings)
 
     @property
     def by_method(self) -> dict[str, MethodRow]:
@@ -295,10 +288,9 @@ class Comparison(PlainData):
         orders = {name: self.ranking(name) if facts(name).better else [] for name in self.metric_names}
         rows = []
         for row in self.rows:
-            more = {} if row.error else {name: Estimate(float(getattr(row, name))) for name in EXTRAS}
+            cells = {name: Cell(name, Estimate(float(getattr(row, name)))) for name in EXTRAS if not row.error}
             if best := row.method == self.best:
-                more["p_beats_best"] = Estimate(NAN)
-            cells = figure_cells(more)
+                cells["p_beats_best"] = Cell("p_beats_best", Estimate(NAN))
             if row.difference:
                 cells["difference"] = Cell(self.criterion, row.difference[self.criterion])
             for name, estimate in row.metrics.items():

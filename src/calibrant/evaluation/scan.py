@@ -21,7 +21,7 @@ from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples
 from calibrant.kernels.rows import ALL, RowColumns
 from calibrant.metrics.chunks import add_up, flattened
-from calibrant.metrics.classwise import class_width_bins, probability_block
+from calibrant.metrics.classwise import class_sums, probability_block
 from calibrant.metrics.inputs import Checked
 
 CLASS_TABLE_ELEMENTS = 20_000_000
@@ -80,7 +80,7 @@ def scan_predictions(
         given = values, seen.labels, seen.weights, of_logits and values is every, seen.task, seen.n_classes
         rows = ScannedRows(*given, ALL, columns, draws=draws)
     rows.kept = chosen
-    rows.totals[class_width_bins, (n_bins,)] = sums
+    rows.totals[class_sums, (n_bins, "width")] = sums
     return rows
 
 
@@ -138,7 +138,7 @@ def _scanned(
     found, kept, sums = [], [], []
     for rows, first in _blocks(chunk, calibrator, codes, checked=True):
         found.append(rows.found)
-        sums.append(class_width_bins(rows, n_bins))
+        sums.append(class_sums(rows, n_bins, "width"))
         inside = wanted[np.searchsorted(wanted, first) : np.searchsorted(wanted, first + len(rows.labels))] - first
         some = Checked(rows.values[inside], rows.labels[:1], None, rows.from_logits, rows.task)
         kept.append(probability_block(some, slice(0, None)) if len(inside) else np.empty((0, rows.n_classes)))

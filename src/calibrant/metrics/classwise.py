@@ -225,40 +225,32 @@ def _share(sums: BinSums, divisor: str) -> Array:
     return np.where(count > 0, count, np.nan) / count.sum()
 
 
+@adds_up
 def class_sums(rows: Checked, n_bins: int, binning: str) -> BinSums:
-    """Bin sums (K, n_bins) of every class's probability; those over bins of equal width add up over chunks."""
-    n_bins = check_n_bins(n_bins)
-    if check_choice("binning", binning, ("width", "mass")) == "mass":
-        return class_mass_bins(rows.every(ORDER_OF_CLASSES), n_bins)
-    return class_width_bins(rows, n_bins)
+    """Bin sums (K, n_bins) of every class's probability, checking the values on the way.
 
+    Those over bins of equal width add up over chunks; of equal mass, every class's bins depend on all rows.
+    """
+    check_n_bins(n_bins)
+    ranked, weights = check_choice("binning", binning, ("width", "mass")) == "mass", rows.weights
+    n_rows, n_classes = (rows.every(ORDER_OF_CLASSES) if ranked else rows).matrix.shape
+    if ranked:
+        # in float32 many probabilities would tie at 0 or 1, and ties decide which bin of equal mass a row is in
+        parts = map_blocks(lambda block: probability_block(rows, block, np.float64), row_blocks(n_rows, n_classes))
+        probabilities = np.concatenate(parts)
 
-@adds_up
-def class_mass_bins(checked: Checked, n_bins: int) -> BinSums:
-    """Bin sums (K, n_bins) over bins of equal mass; of all rows, since every class's bins depend on all of them."""
-    # in float32 many probabilities would tie at 0 or 1, and ties decide which bin of equal mass a row is in
-    blocks = map_blocks(lambda block: probability_block(checked, block, np.float64), row_blocks(*checked.matrix.shape))
-    probabilities = np.concatenate(blocks)
+        def of_class(j: int) -> Array:
+            column = np.ascontiguousarray(probabilities[:, j])
+            return index_sums(mass_index(column, n_bins, weights), column, rows.labels == j, weights, n_bins)
 
-    def part(j: int) -> Array:
-        column = np.ascontiguousarray(probabilities[:, j])
-        index = mass_index(column, n_bins, checked.weights)
-        return index_sums(index, column, checked.labels == j, checked.weights, n_bins)
-
-    return BinSums(*np.stack(map_blocks(part, range(checked.n_classes)), axis=1))
-
-
-@adds_up
-def class_width_bins(checked: Checked, n_bins: int) -> BinSums:
-    """Bin sums (K, n_bins) over bins of equal width, checking the values on the way."""
-    kernel = class_width_sums.form(checked.matrix.size)
+        return BinSums(*np.stack(map_blocks(of_class, range(n_classes)), axis=1))
+    kernel = class_width_sums.form(n_rows * n_classes)
 
     def part(block: slice) -> Array:
-        weights = None if checked.weights is None else checked.weights[block]
-        return kernel(probability_block(checked, block), checked.labels[block], weights, n_bins)
+        own = None if weights is None else weights[block]
+        return kernel(probability_block(rows, block), rows.labels[block], own, n_bins)
 
     # a block is worth its table of classes × bins
-    n_rows, n_classes = checked.matrix.shape
     blocks = row_blocks(n_rows, n_classes, max(BLOCK_ELEMENTS, 3 * n_bins * n_classes))
     return BinSums(*reduce(np.add, map_blocks(part, blocks)))
 

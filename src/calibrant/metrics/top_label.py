@@ -53,18 +53,13 @@ def bin_index(confidence: Array, weights: Array | None, n_bins: int, binning: st
     return mass_index(confidence, check_n_bins(n_bins), weights)
 
 
-def bin_sums(rows: Checked, n_bins: int, binning: str = "width") -> BinSums:
-    """Sums over the bins of the top label; those over bins of equal width add up over chunks."""
-    if binning == "width":
-        return width_bin_sums(rows, check_n_bins(n_bins))
-    columns = confidence, _, weights = rows.top(ordered=True)
-    return BinSums(*index_sums(bin_index(confidence, weights, n_bins, binning), *columns, n_bins))
-
-
 @adds_up
-def width_bin_sums(rows: Checked, n_bins: int) -> BinSums:
-    """Sums over bins of equal width, on all cores."""
-    confidence, correct, weights = rows.top()
+def bin_sums(rows: Checked, n_bins: int, binning: str) -> BinSums:
+    """Sums over the bins of the top label, on all cores; those over bins of equal width add up over chunks."""
+    check_n_bins(n_bins)
+    confidence, correct, weights = columns = rows.top(ordered=binning != "width")
+    if binning != "width":
+        return BinSums(*index_sums(bin_index(confidence, weights, n_bins, binning), *columns, n_bins))
     kernel = width_sums.form(_ELEMENTS_PER_ROW * len(confidence))
 
     def part(block: slice) -> Array:

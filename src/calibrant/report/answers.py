@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from calibrant.evaluation.consistency import SIGNIFICANCE, too_few_to_tell
+from calibrant.evaluation.consistency import SIGNIFICANCE, direction, too_few_to_tell
 from calibrant.evaluation.models import ModelComparison
 from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.evaluation.tables import figure
@@ -61,7 +61,7 @@ def _calibrated(comparison: Comparison, before: MethodRow) -> Said:
             return "No, though bins show no gap", f"{detail}.", "bad"
         short = f"Yes, as far as {comparison.n_test:,} rows can tell"
         return short, f"{detail}, no more than chance explains.", "good"
-    side = words.high if over > 2 * under else words.low if under > 2 * over else "off in both directions"
+    side = ("off in both directions", words.high, words.low)[direction(over, under)]
     return f"No, {'probabilities are' if positive else 'it is'} {side}", f"{detail}{chance}.", "bad"
 
 
