@@ -179,24 +179,6 @@ def test_a_body_without_a_length_is_limited_too(client):
     assert post(client, endless(), JSON).status_code == 413
 
 
-def test_a_body_that_does_not_arrive_is_given_up(artifact):
-    import asyncio
-
-    app = create_app(artifact, Limits(body_seconds=0.01))
-    sent = []
-
-    async def receive():
-        await asyncio.Event().wait()
-
-    async def send(message):
-        sent.append(message)
-
-    scope = {"type": "http", "method": "POST", "path": "/calibrate", "query_string": b"", "http_version": "1.1",
-             "headers": [(b"content-type", JSON.encode())], "root_path": "", "scheme": "http"}  # fmt: skip
-    asyncio.run(app(scope, receive, send))
-    assert sent[0]["status"] == 408
-
-
 def test_health_metrics_and_description(client):
     assert client.get("/health").json() == {"status": "ok"}
     about = client.get("/calibrator").json()

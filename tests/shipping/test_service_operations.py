@@ -93,6 +93,19 @@ def test_slow_connections_are_given_up_and_never_block_a_normal_client(started):
     assert found["calibrant_connections"] == 1
 
 
+def test_a_body_that_does_not_arrive_is_given_up(started):
+    port, _ = started("--timeout", "1")
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=120) as client:
+        for kind, status in ((b"application/json", 408), (b"text/plain", 415)):  # the second is answered before
+            with socket.create_connection(("127.0.0.1", port), timeout=120) as slow:
+                head = b"POST /calibrate HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\ncontent-type: %b\r\n\r\n{"
+                slow.sendall(head % kind)
+                reply = _drain(slow)
+            assert reply.startswith(b"HTTP/1.1 %d" % status)
+            assert reply.count(b"HTTP/1.1") == 1
+        assert figures(client)['calibrant_connections_closed_total{reason="body"}'] == 2
+
+
 def _drain(one: socket.socket) -> bytes:
     reply = b""
     try:

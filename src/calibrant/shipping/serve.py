@@ -127,7 +127,7 @@ class _Guard(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        self._wait("body", self.limits.body_seconds + 2)  # the service itself answers 408 before
+        self._wait("body", self.limits.body_seconds)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -184,7 +184,8 @@ class _Guard(HttpToolsProtocol):
             if one.stage == "read" and one.transport.get_write_buffer_size() < one.unread:
                 one._settle()  # its client reads, or has read: the deadline begins anew
             elif one.loop.time() - since > one.seconds:
-                one.give_up(one.stage, b"408 Request Timeout" if one.stage == "headers" else b"")
+                late = one.stage == "headers" or (one.stage == "body" and not one.cycle.response_started)
+                one.give_up(one.stage, b"408 Request Timeout" if late else b"")
 
 
 class _Server(uvicorn.Server):

@@ -473,20 +473,22 @@ class Service:
 
     @contextlib.asynccontextmanager
     async def _body(self, request: Request, most: float = math.inf) -> AsyncIterator[Any]:
-        """The whole body; it counts against the limits of the service until the block ends."""
+        """The whole body; it counts against the limits of the service until the block ends.
+
+        The server gives up connections that are too slow.
+        """
         limits, body = self.limits, bytearray()
         limit = min(limits.body_bytes, most)
         claimed = int(request.headers.get("content-length", 0))
         try:
-            async with asyncio.timeout(limits.body_seconds):
-                async for part in request.stream():
-                    body += part
-                    self._n_bytes += len(part)
-                    if max(claimed, len(body)) > limit:
-                        words = f"the body is too large, at most {limit} bytes are taken: split the batch"
-                        raise HTTPException(413, words)
-                    if self._n_bytes > max(limits.waiting_bytes, limit):
-                        raise HTTPException(503, "too many large requests at once: try again", {"retry-after": "1"})
+            async for part in request.stream():
+                body += part
+                self._n_bytes += len(part)
+                if max(claimed, len(body)) > limit:
+                    words = f"the body is too large, at most {limit} bytes are taken: split the batch"
+                    raise HTTPException(413, words)
+                if self._n_bytes > max(limits.waiting_bytes, limit):
+                    raise HTTPException(503, "too many large requests at once: try again", {"retry-after": "1"})
             request.scope["calibrant"] = {"bytes_in": len(body)}
             # only now: a client that sends slowly takes no place from others
             if self._n_requests >= limits.requests:
@@ -496,9 +498,6 @@ class Service:
                 yield body  # as it is: a copy would hold large ones twice
             finally:
                 self._n_requests -= 1
-        except TimeoutError as error:
-            words = f"the body did not arrive within {limits.body_seconds:g} s"
-            raise HTTPException(408, words, {"connection": "close"}) from error
         finally:
             self._n_bytes -= len(body)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,12 +117,24 @@ class CalibratedClassifier(CalibratedClassifierCV):
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
             raise InputError(f"y holds {unknown[:3].tolist()}, which the fitted estimator does not know")
-        data = _Data(X, np.asarray(y), encoder.transform(y), weights, *self._routed(X, weights, fit_params))
+        y, labels, every = np.asarray(y), encoder.transform(y), slice(None)
+        fit_params, split_params = self._routed(X, weights, fit_params)
+        fits: list[Any] = []
+        """Classifiers, the logits that they gave to rows they were not fitted on, and which rows these are."""
         if frozen:
-            logits = class_logits(estimator, X, self.classes_)
-            self.calibrated_pairs_ = [(estimator, self._calibrate(logits, data, slice(None)))]
+            fits = [(estimator, class_logits(estimator, X, self.classes_), every)]
         else:
-            self.calibrated_pairs_ = self._fit_folds(estimator, data)
+            splits = list(self._splitter(y, labels).split(X, y, **split_params))
+            data = (X, y, fit_params)
+            work = partial(_fit_fold, estimator, data, self.classes_)
+            fits = Parallel(n_jobs=self.n_jobs)(delayed(work)(split) for split in splits)
+            if not self.ensemble:  # "auto" is True
+                _, held_out, order = zip(*fits, strict=True)
+                fits = [(_fitted(estimator, data, every), np.concatenate(held_out), np.concatenate(order))]
+        self.calibrated_pairs_ = [
+            (fitted, self._calibrate(logits, labels[rows], None if weights is None else weights[rows]))
+            for fitted, logits, rows in fits
+        ]
         validate_data(self, X, skip_check_array=True)  # remembers the number and the names of the features
         return self
 
@@ -174,54 +186,31 @@ class CalibratedClassifier(CalibratedClassifierCV):
     def _get_estimator(self) -> Any:
         return LogisticRegression() if self.estimator is None else self.estimator
 
-    def _fit_folds(self, estimator: Any, data: _Data) -> list[tuple[Any, Calibrator]]:
+    def _splitter(self, y: Array, labels: Array) -> Any:
+        """The splitter of `cv`; a number of folds may not exceed the rows of the smallest class."""
         if isinstance(self.cv, str):
             raise InputError(
                 f"cv is {self.cv!r}: to keep a fitted classifier, wrap it in sklearn.frozen.FrozenEstimator"
             )
-        splitter = check_cv(self.cv, data.y, classifier=True)
+        splitter = check_cv(self.cv, y, classifier=True)
         if len(self.classes_) < 2:
             raise InputError(f"y has {len(self.classes_)} class, but a classifier needs samples of at least 2 classes")
-        counts = np.bincount(data.labels)
+        counts = np.bincount(labels)
         if isinstance(self.cv, (int, type(None))) and splitter.n_splits > counts.min():
             raise InputError(
                 f"Requesting {splitter.n_splits}-fold cross-validation but provided less than {splitter.n_splits} "
                 f"examples for at least one class: {self.classes_[counts.argmin()]!r} has {counts.min()}; choose a cv "
                 f"of at most {counts.min()}"
             )
-        splits = list(splitter.split(data.X, data.y, **data.split_params))
-        fits = Parallel(n_jobs=self.n_jobs)(
-            delayed(_fit_fold)(estimator, data, *split, self.classes_) for split in splits
-        )
-        if self.ensemble:  # "auto" too
-            return [
-                (fitted, self._calibrate(logits, data, test))
-                for (fitted, logits), (_, test) in zip(fits, splits, strict=True)
-            ]
-        logits, order = (np.concatenate([held_out for _, held_out in pairs]) for pairs in (fits, splits))
-        calibrator = self._calibrate(logits, data, order)
-        return [(_fit_estimator(estimator, data, slice(None)), calibrator)]
+        return splitter
 
-    def _calibrate(self, logits: Array, data: _Data, index: Any) -> Calibrator:
-        weights, calibrator = None if data.weights is None else data.weights[index], self.method
+    def _calibrate(self, logits: Array, labels: Array, weights: Array | None) -> Calibrator:
+        calibrator = self.method
         if isinstance(calibrator, str):
             known = MANY_CLASSES if len(self.classes_) > 2 else {}
             name, parameters = known.get(resolve(calibrator), (calibrator, {}))
             calibrator = get(name, **parameters)
-        calibrator = clone(calibrator)
-        return calibrator.fit(_scores(logits), data.labels[index], sample_weight=weights)
-
-
-@dataclass
-class _Data:
-    """The training data: X, y as given, y as class indices, weights of the calibrator, what `fit` and `split` get."""
-
-    X: Any
-    y: Array
-    labels: Array
-    weights: Array | None
-    fit_params: Params
-    split_params: Params
+        return clone(calibrator).fit(_scores(logits), labels, sample_weight=weights)
 
 
 def _scores(logits: Array) -> Array:
@@ -229,14 +218,16 @@ def _scores(logits: Array) -> Array:
     return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
 
-def _fit_fold(estimator: Any, data: _Data, train: Any, test: Any, classes: Array) -> tuple[Any, Array]:
-    fitted = _fit_estimator(estimator, data, train)
-    return fitted, class_logits(fitted, _safe_indexing(data.X, test), classes)
+def _fit_fold(estimator: Any, data: tuple[Any, Array, Params], classes: Array, split: Any) -> tuple[Any, Array, Any]:
+    """The classifier that learned from some rows, its logits of the others, and their numbers."""
+    fitted, test = _fitted(estimator, data, split[0]), split[1]
+    return fitted, class_logits(fitted, _safe_indexing(data[0], test), classes), test
 
 
-def _fit_estimator(estimator: Any, data: _Data, rows: Any) -> Any:
-    fresh, given = clone(estimator), _check_method_params(data.X, data.fit_params, indices=rows)
-    return fresh.fit(_safe_indexing(data.X, rows), data.y[rows], **given)
+def _fitted(estimator: Any, data: tuple[Any, Array, Params], rows: Any) -> Any:
+    X, y, params = data
+    given = _check_method_params(X, params, indices=rows)
+    return clone(estimator).fit(_safe_indexing(X, rows), y[rows], **given)
 
 
 def class_logits(estimator: Any, X: Any, classes: Array) -> Array:
