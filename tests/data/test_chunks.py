@@ -34,7 +34,7 @@ def test_chunks_hold_every_row_once_and_in_order(sizes, start, length, elements)
     start = min(start, n - 1)
     stop = min(start + length, n)
     source = PartsSource([parts], rows=range(start, stop))
-    predictions = Predictions.from_source(source, "logits", labels[start:stop], checked=True)
+    predictions = Predictions(logits=values[start:stop], labels=labels[start:stop]).like(source=source)
     chunks = cut(predictions, elements=elements)
     assert [chunk.first_row for chunk in chunks] == np.cumsum([0, *(chunk.n for chunk in chunks)])[:-1].tolist()
     logits = [logits for chunk in chunks for _, logits, *_ in chunk.blocks(check=True)]

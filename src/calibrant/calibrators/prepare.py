@@ -28,7 +28,7 @@ from calibrant.core.arrays import (
 from calibrant.core.errors import InputError, warn_user
 from calibrant.core.rows import Rows, is_one_column
 from calibrant.core.schema import identifiers
-from calibrant.data import as_predictions
+from calibrant.data import open_predictions
 from calibrant.data.chunks import file_rows
 from calibrant.data.source import ArraySource
 from calibrant.engines.engine import Engine, opened
@@ -66,7 +66,7 @@ def prepared(  # noqa: PLR0917
         return
     if isinstance(given, (np.ndarray, list)) or is_tensor(given):
         raise InputError(f"{type(calibrator).__name__} requires y to be passed, but the target y is None")
-    predictions = as_predictions(given)
+    predictions = open_predictions(given)
     calibrator.kind_ = predictions.kind
     if not predictions.flat and len(predictions.score_columns) == predictions.n_classes:
         calibrator.score_columns_ = predictions.score_columns

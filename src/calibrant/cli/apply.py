@@ -4,7 +4,7 @@ from pathlib import Path
 
 from calibrant.cli.verbs import Fields, answer, progress_bar, verb
 from calibrant.core.errors import InputError
-from calibrant.data import as_predictions, open_parts, write_predictions
+from calibrant.data import open_parts, open_predictions, write_predictions
 from calibrant.data.opening import suffix_of
 from calibrant.data.write import TEXT, rewrite
 from calibrant.shipping.apply import calibrate_predictions
@@ -58,7 +58,7 @@ def apply(
             # two columns become one score where the calibrator was fitted on one; a method around a network has no
             # task: it is refused later, in a line of its own
             if part.task == "multiclass" and part.n_classes == 2 and calibrator.task_ == "binary":
-                one = as_predictions(part, task="binary")
+                one = open_predictions(part, task="binary")
             # the columns in the artifact's order
             given[name] = one if found.schema is None else one.aligned(found.schema, "the artifact")
             calibrated[name] = calibrate_predictions(calibrator, given[name], kind or part.kind, digits)

@@ -175,7 +175,7 @@ def check_weights(weights: Any, n_rows: int, name: str = "sample_weight") -> np.
     """Finite weights ≥ 0 with a positive sum as float64, or None for weights of one."""
     if weights is None:
         return None
-    array = as_array(weights, name)
+    array = _one_column(weights, name)
     if array.ndim == 0:
         array = np.full(n_rows, array)
     if array.shape != (n_rows,):

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant.core.arrays import Array, as_array
+from calibrant.core.arrays import as_array
 from calibrant.core.errors import InputError, NoRowsError
 from calibrant.core.schema import KINDS, MISSING, OUTCOMES, PERCENT, class_key, identifier, number_order
 from calibrant.data.predictions import Predictions, join
@@ -91,108 +91,89 @@ Options = dict[str, Any]
 Read = Callable[[Wanted], Found]
 
 
-def assemble(fields: Found, name: str, split: str, wanted: Wanted) -> Predictions:
+def assemble(fields: Found, wanted: Wanted) -> Predictions:
     """Check the arrays that belong together and join them; `wanted` names them, or replaces those of the file."""
-    called, prefix, kind = name or "the table", f"{split}_" if split else "", wanted.kind
-    fields, wanted, chosen = choose(fields, called, prefix, wanted)
-    order = number_order(chosen.classes)
-    if order:  # columns that numbers name stand in the order of the numbers
-        chosen = chosen._replace(
-            columns=[chosen.columns[place] for place in order], classes=list(map(str, range(len(order))))
-        )
-    fields = _arranged(fields, chosen, wanted, called) if isinstance(fields, Fields) else fields
-    percent = kind == PERCENT and not fields[chosen.key].percent
-    scores, task = fields[chosen.key], wanted.task or chosen.task or _task(fields, chosen.key, split, wanted)
-
-    def find(given: Any, option: str, usual: Iterable[str] = ()) -> Any:
-        """An array as given, or the name of the one that the caller names, or that has a usual name."""
-        if given is not None and not isinstance(given, str):
-            return given
-        key = first_of((prefix + word for word in usual) if given is None else (prefix + given, given), fields)
-        if given is not None and key is None:
-            raise InputError(f"{called} has no {prefix}{given} for the {option}, only {listing(fields)}")
-        return key
-
-    labels = find(wanted.labels, "labels", [CORRECT] * (task == "pairs"))
-    if labels is None and chosen.task != "pairs":
-        labels = label_key(fields, split)
-    labels = None if wanted.require_labels is None else labels
-    shares = find(None, "", [LABEL_SHARES] if labels is None else ())
-    if labels is None and shares is None and wanted.require_labels:
-        missing = prefix + CORRECT if task == "pairs" else f"{prefix}labels"
-        raise InputError(
-            f"{called} has no {missing}, only {listing(fields)}: add them, or give labels= a column or a file of labels"
-        )
-    keys = {
-        "labels": labels,
-        "label_shares": shares,
-        "weights": find(wanted.weights, "weights", WEIGHTS),
-        "clusters": find(wanted.cluster, "clusters", CLUSTERS),
-    }
-    groups = {word: find(word, "groups") for word in wanted.by}
-    group = find(None, "", GROUPS)
-    if group not in (None, *groups.values()):
-        groups["group"] = group
-    words = {word: key for word, key in {"scores": chosen.key, **keys}.items() if isinstance(key, str)}
-    for key in (*words.values(), *groups.values()):  # read only after the length is known to fit
-        if fields[key].shape[:1] != scores.shape[:1]:
-            rows = [(*fields[one].shape, 1)[0] for one in (key, chosen.key)]
-            raise InputError(f"{called}: {key} has {rows[0]} rows, but {chosen.key} has {rows[1]}")
-    own = {word: fields[key].read() if word in words else key for word, key in keys.items()}
-    if "weights" in words and own["weights"].shape[1:] == (1,):
-        own["weights"] = own["weights"][:, 0]
+    fields, wanted = _completed(fields, wanted)
+    chosen = _choose(fields, wanted)
+    notes: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    prefix = wanted.prefix
+    if isinstance(fields, Fields):
+        notes = fields.notes
+        fields, columns = _arranged(fields, chosen, wanted)
+    scores = fields[chosen.key]
+    percent = wanted.kind == PERCENT and not scores.percent
+    task = wanted.task or _task(fields, chosen.key, wanted)
+    given, groups = _beside(fields, task, wanted)
+    own = {word: fields[key].read() if isinstance(key, str) else key for word, key in given.items()}
     naming = first_of((prefix + CLASS_NAMES, CLASS_NAMES), fields)
-    known = scores.names if naming is None else _class_names(fields[naming], f"{called}: {naming}")
-    own["labels"], class_names = _named(own["labels"], wanted.class_names, known)
+    names = scores.names if naming is None else _class_names(fields[naming], f"{wanted.called}: {naming}")
+    if isinstance(wanted.class_names, Mapping):
+        own["labels"], names = _translated(own["labels"], wanted.class_names, names)
+    elif wanted.class_names is not None:
+        names = wanted.class_names
+    words = {word: key for word, key in given.items() if isinstance(key, str)}
     found = join(
         scores,
         own,
-        {word: fields[key].read() for word, key in groups.items()},
-        PERCENT if percent else chosen.kind,
-        task,
-        name,
-        words,
-        class_names=class_names,
-        ignore_index=wanted.ignore_index,
-        guard=wanted.guard,
+        {word: fields[key].read() for key, word in groups.items()},
+        {"scores": chosen.key, **words},
+        replace(wanted, kind=PERCENT if percent else chosen.kind, task=task, class_names=names),
     )
     if found.flat and wanted.scores is None and len(chosen.columns) == 1:
-        _refuse_negative(chosen.classes[0], wanted, called)
-    found.extras = _extras(fields, split, {naming, *words.values(), *groups.values()}, scores.shape[0])
-    if wanted.ignore_index is not None and labels is not None:
-        found.extras = {
-            word: TakenSource(one, np.flatnonzero(own["labels"] != wanted.ignore_index))
-            for word, one in found.extras.items()
-        }
-    if isinstance(fields, Fields):
-        found.notes = fields.notes
-        if not percent:  # a column that is written back would hold fractions
-            found.score_columns = tuple(chosen.columns or (chosen.key,))
+        (name,) = _classes(chosen.columns, chosen.key)
+        negative = [word for word, outcome in OUTCOMES.items() if outcome == 0] + list(wanted.class_names or ())[:1]
+        if first_of((name, class_key(name).lower()), negative) is not None:
+            raise InputError(
+                f"{wanted.called} has the scores of {name} alone, the negative class: give those of the other one, or "
+                "name them with scores= if they are those of the positive class"
+            )
+    used = {chosen.key, naming, *words.values(), *groups}
+    others = tuple(f"{other}_" for other in split_names(fields) if other not in ("", wanted.split))
+    found.extras = {
+        key.removeprefix(prefix): field
+        for key, field in fields.items()
+        if key.startswith(prefix) and not key.startswith(others) and key not in used
+        if not isinstance(field, BrokenField) and field.shape[:1] == scores.shape[:1]
+    }
+    if wanted.ignore_index is not None and own["labels"] is not None:
+        kept = np.flatnonzero(own["labels"] != wanted.ignore_index)
+        found.extras = {word: TakenSource(one, kept) for word, one in found.extras.items()}
+    found.notes = notes
+    if not percent:  # a column that is written back would hold fractions
+        found.score_columns = columns
     if task == "pairs" and chosen.kind == "logits" and score_kind(chosen.key) is None:
         found.notes += (f"{chosen.key} is read as a logit: if it is not one, only figures after calibration count",)
     return found
 
 
-def _extras(fields: Found, split: str, used: set[str | None], n_rows: int) -> Found:
-    """What else of this part has an entry per row."""
-    prefix = f"{split}_" if split else ""
-    others = tuple(f"{other}_" for other in split_names(fields) if other not in ("", split))
-    return {
-        key[len(prefix) :]: field
-        for key, field in fields.items()
-        if key.startswith(prefix) and not key.startswith(others) and key not in used
-        if not isinstance(field, BrokenField) and field.shape[:1] == (n_rows,)
-    }
+def _beside(fields: Found, task: str | None, wanted: Wanted) -> tuple[dict[str, Any], dict[str, str]]:
+    """Names of the arrays, or arrays that the caller gives, of labels, shares, weights and clusters; and of groups."""
+    prefix = wanted.prefix
 
+    def find(option: str, given: Any, *usual: str) -> Any:
+        if given is None:
+            return first_of((prefix + word for word in usual), fields)
+        key = first_of((prefix + given, given), fields) if isinstance(given, str) else given
+        if key is None:
+            raise InputError(f"{wanted.called} has no {prefix}{given} for the {option}, only {listing(fields)}")
+        return key
 
-def _refuse_negative(name: str, wanted: Wanted, called: str) -> None:
-    """Raise where the class that the one column of scores names is the negative one."""
-    negative = [word for word, outcome in OUTCOMES.items() if outcome == 0] + list(wanted.class_names or ())[:1]
-    if first_of((name, class_key(name).lower()), negative) is not None:
+    labels = shares = None
+    if wanted.require_labels is not None:
+        labels = find("labels", wanted.labels, *[CORRECT] * (task == "pairs"))
+        labels = label_key(fields, wanted.split) if labels is None else labels
+        shares = find("labels", None, LABEL_SHARES) if labels is None else None
+    if labels is None and shares is None and wanted.require_labels:
         raise InputError(
-            f"{called} has the scores of {name} alone, the negative class: give those of the other one, or name them "
-            "with scores= if they are those of the positive class"
+            f"{wanted.called} has no {prefix}{CORRECT if task == 'pairs' else 'labels'}, only {listing(fields)}: add "
+            "them, or give labels= a column or a file of labels"
         )
+    groups = {find("groups", word): word for word in wanted.by}
+    groups.setdefault(find("groups", None, *GROUPS), "group")
+    groups.pop(None, None)
+    weights, clusters = find("weights", wanted.weights, *WEIGHTS), find("clusters", wanted.cluster, *CLUSTERS)
+    return {"labels": labels, "label_shares": shares, "weights": weights, "clusters": clusters}, groups
 
 
 def _class_names(field: Field, called: str) -> list[str]:
@@ -201,199 +182,197 @@ def _class_names(field: Field, called: str) -> list[str]:
         raise InputError(f"{called} must be a list of texts, got dtype {field.dtype} of shape {field.shape}")
     if field.nbytes > MAX_TEXT_BYTES:
         raise InputError(f"{called} takes {field.nbytes} bytes, but at most {MAX_TEXT_BYTES} are read")
-    try:
-        names = field.read()
-        return (np.char.decode(names, "utf-8") if names.dtype.kind == "S" else names).tolist()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{called} is not UTF-8 text: {error}") from error
+    names = field.read()
+    return (np.char.decode(names, "utf-8", "replace") if names.dtype.kind == "S" else names).tolist()
 
 
-def _task(fields: Found, key: str, split: str, wanted: Wanted) -> str | None:
+def _translated(labels: Any, meanings: Mapping[Any, str], known: Sequence[str] | None) -> tuple[Any, list[str]]:
+    """Labels under the names that a mapping gives to what they say, and the names of the columns in order."""
+    names = {class_key(code): str(name) for code, name in meanings.items()}
+    if labels is not None:
+        given = as_array(labels, "labels")
+        if given.ndim != 1:
+            raise InputError(f"class_names= gives names to labels, but these have shape {given.shape}: give a list")
+        labels = np.array([names.get(class_key(value), value) for value in given.astype(str).tolist()])
+    return labels, list(known if known is not None and set(known) == set(names.values()) else names.values())
+
+
+def _task(fields: Found, key: str, wanted: Wanted) -> str | None:
     """The task of one score per row, as far as names tell it; that of a matrix follows from its shape."""
-    if len(fields[key].shape) < 2:
-        if ANSWER in fields:
-            raise InputError(
-                f'say task="pairs" if {key} is the confidence in the label beside it, which is right where it '
-                'equals the true one, or task="binary" if it is the score of the positive class'
-            )
-        if f"{split}_{CORRECT}".lstrip("_") in fields and _verdicts(wanted) and label_key(fields, split) is None:
+    if len(fields[key].shape) > 1:
+        return None
+    confidence = key == wanted.prefix + CONFIDENCE
+    if wanted.prefix + CORRECT in fields:
+        # labels that are an array, or those of another column, are no verdicts
+        verdicts = isinstance(wanted.labels, str | None) and wanted.labels in (None, CORRECT)
+        alone = confidence or label_key(fields, wanted.split) is None
+        if (verdicts and alone) or (confidence and wanted.scores is None):
             return "pairs"
+    if ANSWER in fields:
+        raise InputError(
+            f'say task="pairs" if {key} is the confidence in the label beside it, which is right where it '
+            'equals the true one, or task="binary" if it is the score of the positive class'
+        )
     return None
 
 
-def _verdicts(wanted: Wanted) -> bool:
-    """May the labels be whether answers are correct?"""
-    return isinstance(wanted.labels, str | None) and wanted.labels in (None, CORRECT)
-
-
 class _Choice(NamedTuple):
-    """The array of the scores, its kind, the task as far as names tell it; and its columns in a table, by class."""
+    """The array of the scores and its kind; in a table also the columns that it is made of."""
 
     key: str
     kind: str
-    task: str | None = None
     columns: Sequence[str] = ()
-    classes: Sequence[str] = ()
 
 
-def choose(fields: Found, name: str, prefix: str, wanted: Wanted) -> tuple[Found, Wanted, _Choice]:
-    """Which array or columns hold the scores; and the fields with labels of another file and what is correct."""
-    if wanted.kind == PERCENT:
-        wanted = replace(wanted, kind="probabilities")
-    if isinstance(wanted.labels, LabelFile):
-        fields = _with_labels(fields, prefix, wanted.labels, name)
-        wanted = replace(wanted, labels=None)
-    if isinstance(fields, Fields):
-        fields, wanted = _with_correct(fields, wanted)
-    return fields, wanted, _choose(fields, name, prefix, wanted)
-
-
-def _choose(fields: Found, name: str, prefix: str, wanted: Wanted) -> _Choice:
+def _choose(fields: Found, wanted: Wanted) -> _Choice:
+    """Which array or columns hold the scores: those that the caller names, or that have a usual name."""
     if wanted.scores is not None:
-        return _named_scores(fields, name, prefix, wanted)
-    found = {word: _Choice(prefix + word, kind) for word, kind in SCORES.items() if prefix + word in fields}
-    for choice in _marked(fields, MARKS).values():
-        found[choice.columns[0].replace(choice.classes[0], "*")] = choice
-    kinds = {choice.kind for choice in found.values()}
-    if wanted.kind is None and len(kinds) == 2:
-        raise InputError(f"{name} has both {prefix}logits and {prefix}probabilities: choose one with kind=")
-    choices = {word: choice for word, choice in found.items() if wanted.kind in (None, choice.kind)}
-    word = first_of((*KINDS, *choices), choices)
-    if len(choices) > 1 and (word not in KINDS or any("*" in one for one in choices)):
-        raise InputError(f"{name} has {', '.join(choices)}: choose one with scores=")
-    return choices[word] if choices else _unmarked(fields, name, prefix, wanted, named=bool(kinds))
-
-
-def _unmarked(fields: Found, name: str, prefix: str, wanted: Wanted, *, named: bool) -> _Choice:
-    """Scores whose names do not say their kind; `named`: there are others that say another kind."""
-    split = prefix[:-1]
+        return _named_scores(fields, wanted)
+    kind, prefix, split = wanted.kind and wanted.word, wanted.prefix, wanted.split
+    found = {word: _Choice(prefix + word, said) for word, said in SCORES.items() if prefix + word in fields}
+    found |= _marked(fields, MARKS)
+    if kind is None and len({choice.kind for choice in found.values()}) == 2:
+        raise InputError(f"{wanted.called} has both {prefix}logits and {prefix}probabilities: choose one with kind=")
+    found = {word: choice for word, choice in found.items() if kind in (None, choice.kind)}
+    whole = first_of(KINDS, found)
+    if len(found) > 1 and (whole is None or any("*" in word for word in found)):
+        raise InputError(f"{wanted.called} has {', '.join(found)}: choose one with scores=")
+    choices = [found[whole]] if whole else list(found.values())
     paired = [word for word, labels in PARTNERS.items() if {prefix + word, prefix + labels} <= fields.keys()]
-    if CONFIDENCE in paired and wanted.kind != "logits":
-        return _Choice(prefix + CONFIDENCE, "probabilities", "pairs")
+    if CONFIDENCE in paired and kind != "logits":
+        choices.append(_Choice(prefix + CONFIDENCE, "probabilities"))
     if PREDICTIONS in paired:
-        return _Choice(prefix + PREDICTIONS, wanted.kind or "logits")
-    behind = _marked(fields, [MARKS_BEHIND])
-    kind = wanted.kind or "probabilities"
-    if not named and behind.keys() == {kind} and len(behind[kind].columns) > 1:
-        return behind[kind]
-    if split in fields:  # a matrix under a bare name, such as shift_noise_3: the caller must say what it holds
-        if wanted.kind is None:
-            raise InputError(f'{name}: {split} does not say what it holds: give kind="logits" or kind="probabilities"')
-        return _Choice(split, wanted.kind)
-    splits = [word for word in split_names(fields) if word and word != split]
-    if isinstance(fields, Fields) and wanted.kind and not named and not splits:
-        return _named_by_labels(fields, name, wanted)
-    missing = f"{prefix}{wanted.kind}" if wanted.kind else f"{prefix}logits or {prefix}probabilities"
+        choices.append(_Choice(prefix + PREDICTIONS, kind or "logits"))
+    behind = list(_marked(fields, [MARKS_BEHIND]).values())
+    if len(behind) == 1 and behind[0].kind == (kind or "probabilities") and len(behind[0].columns) > 1:
+        choices += behind
+    if split in fields and kind:  # a matrix under a bare name, such as shift_noise_3: the caller must say what it holds
+        choices.append(_Choice(split, kind))
+    return choices[0] if choices else _unnamed(fields, kind, wanted)
+
+
+def _unnamed(fields: Found, kind: str | None, wanted: Wanted) -> _Choice:
+    """Scores that no usual name tells: columns that the labels name; an InputError that says what to do without them.
+
+    A column that no label names may as well be an age or a loss: it is not a class unless the caller says so.
+    """
+    name, split, prefix = wanted.called, wanted.split, wanted.prefix
+    parts = [word for word in split_names(fields) if word and word != split]
     remedy = "name them with scores=, and say their kind="
-    if splits:
-        remedy = f"pick a part with {name.partition('#')[0]}#{splits[0]}"
-        remedy += f" (parts: {', '.join(splits)})" if len(splits) > 1 else ""
+    if parts:
+        remedy = f"pick a part with {name.partition('#')[0]}#{parts[0]}"
+        remedy += f" (parts: {', '.join(parts)})" if len(parts) > 1 else ""
+    elif split in fields:
+        raise InputError(f'{name}: {split} does not say what it holds: give kind="logits" or kind="probabilities"')
+    elif isinstance(fields, Fields) and kind:
+        rest = [word for word in fields if word not in wanted.columns and word.lower() not in ROW_NAMES]
+        rest = [word for word in rest if len(fields[word].shape) == 1 and fields[word].read().dtype.kind in "fiu"]
+        label = first_of((str(wanted.labels), *ANY_LABELS), fields)
+        labelled = set() if label is None else {class_key(value) for value in set(fields[label].read().tolist())}
+        strange = [word for word in rest if class_key(word) not in labelled]
+        if len(rest) > 1 and not strange:
+            return _Choice(kind, kind, rest)
+        remedy = f"no label names {', '.join(strange)[:100] or 'a column'}: choose the scores"
+    missing = prefix + kind if kind else f"{prefix}logits or {prefix}probabilities"
     raise InputError(f"{name} has no {missing}, only {listing(fields)}: {remedy}")
 
 
-def _named_scores(fields: Found, name: str, prefix: str, wanted: Wanted) -> _Choice:
+def _named_scores(fields: Found, wanted: Wanted) -> _Choice:
     """The array or the columns that the caller names."""
-    given = wanted.scores
+    name, given = wanted.called, wanted.scores
     word = given if isinstance(given, str) else ",".join(map(str, given))
-    key = first_of((prefix + word, word), fields) if isinstance(given, str) else None
+    key = first_of((wanted.prefix + word, word), fields)
     columns = picked(list(fields), given, "scores", name) if key is None and isinstance(fields, Fields) else []
     if key is None and not columns:
-        raise InputError(f"{name} has no {prefix}{word} for the scores, only {listing(fields)}")
-    kind = wanted.kind or score_kind(word)
+        raise InputError(f"{name} has no {wanted.prefix}{word} for the scores, only {listing(fields)}")
+    kind = wanted.word if wanted.kind else score_kind(word)
     if kind is None:
         raise InputError(
             f'{name}: {word} does not say what it holds: give kind="logits", kind="probabilities" or kind="percent"'
         )
-    pairs = word == CONFIDENCE and prefix + CORRECT in fields and _verdicts(wanted)
-    return _Choice(key or word, kind, "pairs" if pairs else None, columns, _endings(columns, word))
+    return _Choice(key or word, kind, columns)
 
 
-def _named_by_labels(found: Found, called: str, wanted: Wanted) -> _Choice:
-    """With `kind` alone: the columns of numbers, if the labels name every one of them.
-
-    A column that no label names may as well be an age or a loss: it is not a class unless the caller says so.
-    """
-    rest = [name for name in found if name not in wanted.columns and name.lower() not in ROW_NAMES]
-    rest = [name for name in rest if len(found[name].shape) == 1 and found[name].read().dtype.kind in "fiu"]
-    words = (str(wanted.labels), *ANY_LABELS)
-    label = next((found[word].read() for word in words if word in found), np.empty(0))
-    labelled = {class_key(value) for value in np.unique(label.astype(str)).tolist()}
-    strange = [name for name in rest if class_key(name) not in labelled]
-    if strange or len(rest) < 2:
-        raise InputError(
-            f"{called} has no columns logit_... or probability_..., and no label names "
-            f"{', '.join(strange)[:100] or 'a column'}: choose the scores among {', '.join(found)[:200]}"
-        )
-    return _Choice(str(wanted.kind), str(wanted.kind), None, rest, rest)
-
-
-def _endings(columns: list[str], text: str) -> list[str]:
+def _classes(columns: Sequence[str], text: str) -> Sequence[str]:
     """What distinguishes the columns: the part that `*` stands for, or the names without a known prefix."""
     head, star, tail = text.partition("*")
     if star and "," not in text:
-        return [column[len(head) : len(column) - len(tail)] for column in columns]
+        return [column.removeprefix(head).removesuffix(tail) for column in columns]
     marks = [class_of(column, [*MARKS, MARKS_BEHIND]) for column in columns]
     return [mark[1] for mark in marks if mark] if all(marks) else columns
 
 
 def _marked(fields: Found, marks: Iterable[Any]) -> dict[str, _Choice]:
-    """The columns of a table whose names say a class, by the kind that they say."""
-    found: dict[str, dict[str, str]] = {}
+    """The columns of a table whose names say a class, together by the kind that they say, under a pattern of them."""
+    found: dict[str, list[str]] = {}
+    patterns: dict[str, str] = {}
     for column in fields if isinstance(fields, Fields) else ():
         if column not in KNOWN and (mark := class_of(column, marks)):
-            found.setdefault(mark[0], {})[column] = mark[1]
-    return {kind: _Choice(kind, kind, None, list(words), list(words.values())) for kind, words in found.items()}
+            kind, name = mark
+            found.setdefault(kind, []).append(column)
+            patterns.setdefault(kind, column.replace(name, "*"))
+    return {patterns[kind]: _Choice(kind, kind, columns) for kind, columns in found.items()}
 
 
-def _arranged(found: Fields, chosen: _Choice, wanted: Wanted, called: str) -> Fields:
-    """The fields of a table with those columns joined that stand side by side for one matrix."""
-    matrices = {chosen.key: chosen.columns} if chosen.columns else {}
-    keys = [class_key(word) for word in chosen.classes]
-    labels = wanted.labels
-    if isinstance(labels, str) and labels not in found:
-        named = picked(list(found), labels, "labels", called)
-        matrices[labels] = _by_class(dict(zip(_endings(named, labels), named, strict=True)), keys) or named
+def _arranged(found: Fields, chosen: _Choice, wanted: Wanted) -> tuple[Found, tuple[str, ...]]:
+    """The fields of a table with those columns joined that stand side by side for one matrix; and those of the scores.
+
+    Columns that numbers name stand in the order of the numbers.
+    """
+    labels, columns = wanted.labels, chosen.columns
+    classes = _classes(columns, chosen.key)
+    order = number_order(classes)
+    places = range(len(columns)) if order is None else order
+    columns, keys = [columns[place] for place in places], [class_key(classes[place]) for place in places]
+    matrices = {chosen.key: columns} if columns else {}
+    wide: dict[str, dict[str, str]] = {}
+    if isinstance(labels, str) and labels not in found and wanted.require_labels is not None:
+        given = picked(list(found), labels, "labels", wanted.called)
+        wide[labels] = dict(zip(_classes(given, labels), given, strict=True))
     parts: dict[str, Sequence[str]] = {LABEL_SHARES: SHARE_PREFIXES}
     if labels is None and len(keys) > 1 and first_of(LABELS, found) is None:
         parts["labels"] = LABEL_PREFIXES
     for key, prefixes in parts.items():
-        ends = {name[len(one) :]: name for name in found for one in prefixes if name.lower().startswith(one)}
-        if whole := _by_class(ends, keys):
-            matrices[key] = whole
-    members = [column for group in matrices.values() for column in group]
+        wide[key] = {name[len(one) :]: name for name in found for one in prefixes if name.lower().startswith(one)}
+    for key, named in wide.items():  # by what their names end on: in the order of the classes if there is one for each
+        by_class = {class_key(ending): column for ending, column in named.items()}
+        if keys and by_class.keys() == set(keys):
+            matrices[key] = [by_class[one] for one in keys]
+        elif key == labels:
+            matrices[key] = list(named.values())
+    members = {column for group in matrices.values() for column in group}
     for name in wanted.columns.union(members, [chosen.key]).intersection(found.twice):
-        raise InputError(f"{called} has two columns called {name!r}: rename one of them")
-    joined = {key: found[first].beside([found[one] for one in rest], key) for key, (first, *rest) in matrices.items()}
-    if not chosen.columns:
-        joined[chosen.key] = found[chosen.key].numeric()
-    made = Fields({name: field for name, field in found.items() if name not in members} | joined)
-    made.notes = found.notes
-    if len(keys) > 1 and number_order(keys) is None and CLASS_NAMES not in made:
-        made[CLASS_NAMES] = ArrayField(np.array(chosen.classes))
-    return made
+        raise InputError(f"{wanted.called} has two columns called {name!r}: rename one of them")
+    made: Found = {name: field for name, field in found.items() if name not in members}
+    for key, (first, *rest) in matrices.items():
+        made[key] = found[first].beside([found[one] for one in rest], key)
+    if not columns:
+        made[chosen.key] = found[chosen.key].numeric()
+    elif len(keys) > 1:
+        made[chosen.key].names = classes if order is None else None
+    return made, tuple(columns or [chosen.key])
 
 
-def _by_class(columns: Mapping[str, str], keys: list[str]) -> list[str]:
-    """Columns by what their names end on, in the order of the classes; nothing unless there is one for each class."""
-    places = {class_key(ending): column for ending, column in columns.items()}
-    return [places[key] for key in keys] if set(places) == set(keys) else []
+def _completed(fields: Found, wanted: Wanted) -> tuple[Found, Wanted]:
+    """The fields with the labels of another file, and with what is correct.
 
-
-def _with_correct(found: Fields, wanted: Wanted) -> tuple[Fields, Wanted]:
-    """Where a table gives a confidence, the answer and the true label: an answer is correct if it is the label."""
-    predicted = first_of((ANSWER, *(word for word in PREDICTED if word != wanted.scores)), found)
-    label = first_of((wanted.labels, *ANY_LABELS), found) if isinstance(wanted.labels, str | None) else None
-    asked = wanted.task == "pairs" or (CONFIDENCE in found and wanted.task is None)
-    if not asked or CORRECT in found or predicted is None or label is None:
-        return found, wanted
-    if found[predicted].shape != found[label].shape:
-        raise InputError(f"{predicted} has shape {found[predicted].shape}, but {label} {found[label].shape}")
-    answers, truth = (found[word].read().tolist() for word in (predicted, label))
+    Where a table gives a confidence, the answer and the true label, an answer is correct if it is the label.
+    """
+    if isinstance(wanted.labels, LabelFile):
+        fields, wanted = _with_labels(fields, wanted, wanted.labels), replace(wanted, labels=None)
+    predicted = first_of((ANSWER, *(word for word in PREDICTED if word != wanted.scores)), fields)
+    label = first_of((wanted.labels, *ANY_LABELS), fields) if isinstance(wanted.labels, str | None) else None
+    asked = wanted.task == "pairs" or (CONFIDENCE in fields and wanted.task is None)
+    if not isinstance(fields, Fields) or not asked or CORRECT in fields or predicted is None or label is None:
+        return fields, wanted
+    if fields[predicted].shape != fields[label].shape:
+        raise InputError(f"{predicted} has shape {fields[predicted].shape}, but {label} {fields[label].shape}")
+    answers, truth = (fields[word].read().tolist() for word in (predicted, label))
     for row, value in enumerate(truth):
         if identifier(value) == MISSING != str(value):
             raise InputError(f"{label} is missing in row {row}: give every row a label, or leave the row out")
     same = [class_key(one) == class_key(other) for one, other in zip(answers, truth, strict=True)]
-    made = copy(found)
+    made = copy(fields)
     del made[label]
     made[CORRECT] = ArrayField(np.array(same))
     spelling = "" if any(same) else ": in no row; are they spelled alike?"
@@ -401,47 +380,47 @@ def _with_correct(found: Fields, wanted: Wanted) -> tuple[Fields, Wanted]:
     return made, replace(wanted, labels=None)
 
 
-def _with_labels(fields: Found, prefix: str, file: LabelFile, called: str) -> Found:
+def _with_labels(fields: Found, wanted: Wanted, file: LabelFile) -> Found:
     """The fields of a file with the labels of another one, joined by the identifiers that both hold, or in order.
 
     The key is a column of both whose values differ in every row of the labels. Without one the rows must stand in the
     same order, which other columns that both hold must confirm. Labels of the file itself are answers that it gives.
     """
     theirs, answered = file.fields, first_of(ANY_LABELS, fields)
-    single = file.column or label_key(theirs, "") or (next(iter(theirs)) if len(theirs) == 1 else None)
     lowered = {word.lower(): word for word in fields if word != answered}
+    rest = [word for word in theirs if len(theirs) == 1 or word.lower() not in {*lowered, *ROW_NAMES}]
+    single = file.column or label_key(theirs, "") or (rest[0] if len(rest) == 1 else None)
+    if single is not None and single not in theirs:
+        raise InputError(f"{file.name} has no column {single}, only {listing(theirs)}")
     shared = {word: lowered[word.lower()] for word in theirs if word != single and word.lower() in lowered}
     ids = {word: _identifiers(theirs[word]) for word in shared}
     key = next((word for word in shared if len(set(ids[word])) == len(ids[word])), None)
     order: Any = slice(None)
-    if key is None:
-        for word, mine in shared.items():
-            if theirs[word].dtype.kind in "USOiu" and _identifiers(fields[mine]) != ids[word]:
-                raise InputError(
-                    f"{file.name} and {called} differ in {word}, and no column of both tells their rows apart"
-                )
-    else:
+    for word, mine in shared.items():
+        if key is None and theirs[word].dtype.kind in "USOiu" and _identifiers(fields[mine]) != ids[word]:
+            raise InputError(
+                f"{file.name} and {wanted.called} differ in {word}, and no column of both tells their rows apart"
+            )
+    if key is not None:
         places = {value: place for place, value in enumerate(ids[key])}
         own = _identifiers(fields[shared[key]])
         for row, value in enumerate(own):
             if value not in places:
-                raise InputError(f"{file.name} has no row with {key} {value[:40]!r}, which is row {row} of {called}")
+                raise InputError(
+                    f"{file.name} has no row with {key} {value[:40]!r}, which is row {row} of {wanted.called}"
+                )
         order = [places[value] for value in own]
-    rest = [word for word in theirs if word not in shared and word.lower() not in ROW_NAMES]
-    if single is None and len(rest) == 1:
-        single = rest[0]
-    if single is not None and single not in theirs:
-        raise InputError(f"{file.name} has no column {single}, only {listing(theirs)}")
     columns = {"labels": single} if single else {f"label_{word}": word for word in theirs if word != key}
-    rows = {field.shape[0] for field in fields.values() if field.shape}
     made = copy(fields)
     if answered:
         made[ANSWER] = made.pop(answered)
     for word, column in columns.items():
-        made[prefix + word] = ArrayField(theirs[column].read()[order])
-    if len(theirs) == 1 and single and theirs[single].shape[0] not in rows and theirs[single].shape[0] + 1 in rows:
-        # a list of labels without a header: its first line is one of them
-        made[prefix + "labels"] = ArrayField(np.array([single, *theirs[single].read().astype(str).tolist()]))
+        labels = theirs[column].read()[order]
+        rows = {field.shape[0] for field in fields.values() if field.shape}
+        if len(theirs) == 1 and len(labels) not in rows and len(labels) + 1 in rows:
+            # a list of labels without a header: its first line is one of them
+            labels = np.array([column, *labels.astype(str).tolist()])
+        made[wanted.prefix + word] = ArrayField(labels)
     if isinstance(made, Fields):
         made.notes += (f"labels of {file.name} are joined {f'by {key}' if key else 'in the order of rows'}",)
     return made
@@ -449,19 +428,6 @@ def _with_labels(fields: Found, prefix: str, file: LabelFile, called: str) -> Fo
 
 def _identifiers(field: Field) -> list[str]:
     return [identifier(value) for value in field.read().tolist()]
-
-
-def _named(labels: Any, names: Any, known: Sequence[str] | None) -> tuple[Any, Sequence[str] | None]:
-    """Labels, and the names of the columns in order; a mapping gives a name to what labels say."""
-    if not isinstance(names, Mapping):
-        return labels, known if names is None else names
-    codes = {class_key(code): str(name) for code, name in names.items()}
-    if labels is not None:
-        given = as_array(labels, "labels")
-        if given.ndim != 1:
-            raise InputError(f"class_names= gives names to labels, but these have shape {given.shape}: give a list")
-        labels = np.array([codes.get(class_key(value), value) for value in given.astype(str).tolist()])
-    return labels, list(known if known is not None and set(known) == set(codes.values()) else codes.values())
 
 
 def label_key(fields: Found, split: str) -> str | None:
@@ -484,20 +450,20 @@ def listing(fields: Mapping[str, Any]) -> str:
     return (", ".join(keys[:12]) or "nothing") + (f" and {len(keys) - 12} more" if len(keys) > 12 else "")
 
 
-def assembled(read: Read, name: str, split: str, wanted: Wanted) -> Predictions:
+def assembled(read: Read, wanted: Wanted) -> Predictions:
     """Predictions from the fields that `read` finds; an InputError says which options would do, if any.
 
     The first values of a file are looked at: it is an error here if they contradict their kind and another one fits.
     """
     made, fields = None, read(wanted)
     try:
-        made = assemble(fields, name, split, wanted)
+        made = assemble(fields, wanted)
         _look(made)
     except NoRowsError:
         raise
     except InputError as error:
-        looked = len(fields) <= MOST_COLUMNS and {split}.issuperset(split_names(fields))
-        if looked and (options := _suggested(fields, read, split, wanted)):
+        looked = len(fields) <= MOST_COLUMNS and {wanted.split}.issuperset(split_names(fields))
+        if looked and (options := _suggested(fields, read, wanted)):
             given = {word: getattr(wanted, word) for word in SAID}
             if isinstance(wanted.labels, LabelFile):
                 given["labels"] = wanted.labels.name
@@ -510,16 +476,14 @@ def assembled(read: Read, name: str, split: str, wanted: Wanted) -> Predictions:
 
 def _look(made: Predictions) -> None:
     """Raise where the first values are not what they are said to be."""
-    rows = max(2, min(HEAD, 2**20 // made.source.shape[1]))
-    for _ in made.blocks(rows, check=not made._checked, most=rows):
-        pass
+    next(made.chunks(max(2, min(HEAD, 2**20 // made.source.shape[1]))))
 
 
-def _suggested(fields: Found, read: Read, split: str, wanted: Wanted) -> Options:
+def _suggested(fields: Found, read: Read, wanted: Wanted) -> Options:
     """The first options, of those that the columns suggest, with which everything can be read."""
     for kind in (*KINDS, PERCENT):  # arrays without names are called by their kind
         asked = replace(wanted, kind=kind)
-        if (again := read(asked)).keys() != fields.keys() and _works(again, split, asked):
+        if (again := read(asked)).keys() != fields.keys() and _works(again, asked):
             return {"kind": kind}
     few = type(fields)()
     for key, field in fields.items():
@@ -527,85 +491,73 @@ def _suggested(fields: Found, read: Read, split: str, wanted: Wanted) -> Options
             if field.nbytes <= LARGEST and len(field.shape) in (1, 2) and field.shape[0]:
                 few[key] = ArrayField(field.read()[:HEAD])
                 few[key].names = field.names
-    for options in islice(_candidates(few, split, wanted), MOST_TRIES):
+    for options in islice(_candidates(few, wanted), MOST_TRIES):
         asked = replace(wanted, **options)
         if isinstance(wanted.labels, LabelFile) and "labels" in options:
             asked = replace(asked, labels=wanted.labels._replace(column=options["labels"].rpartition("#")[2]))
-        for coded in ({}, {"class_names": _from_one(few, split, asked)}):
+        for coded in ({}, _from_one(few, asked)):
             told = replace(asked, **coded)
-            if _works(few, split, told) and _works(read(asked), split, told):
+            if _works(few, told) and _works(read(asked), told):
                 return options | coded
-    if wanted.require_labels and wanted.labels is None and not _labels_known(fields, split, wanted):
+    if wanted.require_labels and wanted.labels is None:
         # what else is missing, beside the labels
         free = replace(wanted, require_labels=False)
-        more = _suggested(fields, read, split, free)
-        if more or _works(fields, split, free):
+        more = _suggested(fields, read, free)
+        if more or _works(fields, free):
             return more | {"labels": "LABELS.csv"}
     return {}
 
 
-def _works(fields: Found, split: str, wanted: Wanted) -> bool:
-    with suppress(InputError):
-        _look(assemble(fields, "", split, wanted))
+def _works(fields: Found, wanted: Wanted) -> bool:
+    with suppress(InputError), np.errstate(all="ignore"):
+        _look(assemble(fields, wanted))
         return True
     return False
 
 
-def _from_one(fields: Found, split: str, wanted: Wanted) -> Any:
+def _from_one(fields: Found, wanted: Wanted) -> Options:
     """Class names for labels that count from 1: as a list where the columns have none."""
-    rows = max((field.shape[0] for field in fields.values()), default=0)
     with suppress(InputError):
-        made = assemble(fields, "", split, replace(wanted, labels=np.zeros(rows, np.int64)))
-        numbers = [str(place + 1) for place in range(made.n_classes)]
+        made = assemble(fields, replace(wanted, require_labels=None))
+        numbers, names = [str(place + 1) for place in range(made.n_classes)], made.class_names
         if made.task == "multiclass":
-            return numbers if made.class_names is None else dict(zip(numbers, made.class_names, strict=True))
-    return wanted.class_names
+            return {"class_names": numbers if names is None else dict(zip(numbers, names, strict=True))}
+    return {}
 
 
-def _candidates(fields: Found, split: str, wanted: Wanted) -> Iterator[Options]:
+def _candidates(fields: Found, wanted: Wanted) -> Iterator[Options]:
     """Sets of options to try, those that change least first; what the names say is not doubted, only its kind."""
-    labels = _labels(fields, split, wanted)
+    labels = _labels(fields, wanted)
     scores: list[Any] = [None]
-    if not list(_kinds(fields, split, wanted)):
+    if not _kinds(fields, wanted):
         known = wanted.labels if isinstance(wanted.labels, str) else first_of(ANY_LABELS, fields)
         scores += _scores(fields, known or next(iter(labels), None))
     for some in scores:
-        kinds = _kinds(fields, split, replace(wanted, scores=some or wanted.scores))
+        kinds = _kinds(fields, replace(wanted, scores=some or wanted.scores))
         for label, task, kind in product((None, *labels), (None, "multiclass", "pairs", "binary"), (None, *kinds)):
             options = {"scores": some, "kind": kind, "labels": label, "task": task}
             yield {word: value for word, value in options.items() if value is not None}
 
 
-def _kinds(fields: Found, split: str, wanted: Wanted) -> Iterator[str]:
-    """Kinds that name scores in the file, and that their values suggest."""
-    for kind in ("probabilities", PERCENT, "logits"):
-        with suppress(InputError):
-            chosen = choose(fields, "", f"{split}_" if split else "", replace(wanted, kind=kind))[2]
-            columns = [fields[word].read() for word in chosen.columns or [chosen.key]]
-            columns = [column for column in columns if column.dtype.kind in "fiub"]
-            if columns and _kind(columns) == kind:
-                yield kind
+def _kinds(fields: Found, wanted: Wanted) -> list[str]:
+    """Kinds of which the scores can be, whatever the labels are."""
+    kinds = {kind: replace(wanted, kind=kind, require_labels=None) for kind in ("probabilities", PERCENT, "logits")}
+    return [kind for kind, asked in kinds.items() if _works(fields, asked)]
 
 
-def _labels(fields: Found, split: str, wanted: Wanted) -> list[str]:
-    """Columns that may hold the labels, where names do not tell: first those called like labels."""
+def _labels(fields: Found, wanted: Wanted) -> list[str]:
+    """Columns that may hold the labels, where neither names nor the caller tell: first those called like labels."""
     if isinstance(wanted.labels, LabelFile):
         address = wanted.labels.name.rpartition("#")[0] or wanted.labels.name
         return [f"{address}#{word}" for word in wanted.labels.fields]
-    if _labels_known(fields, split, wanted):
-        return []
+    with suppress(InputError):
+        usual = CORRECT in fields or label_key(fields, wanted.split) is not None
+        if wanted.labels in fields if isinstance(wanted.labels, str) else wanted.labels is not None or usual:
+            return []
     columns = {word: field.read() for word, field in fields.items() if len(field.shape) == 1}
     whole = [word for word, head in columns.items() if head.dtype.kind != "f" or not (head % 1).any()]
     whole = [word for word in whole if word.lower() not in ROW_NAMES]
     return sorted(whole, key=lambda word: not LABEL_NAME.search(word))[:8]
-
-
-def _labels_known(fields: Found, split: str, wanted: Wanted) -> bool:
-    """Do names, or the caller, tell where the labels are?"""
-    with suppress(InputError):
-        usual = CORRECT in fields or label_key(fields, split) is not None
-        return wanted.labels in fields if isinstance(wanted.labels, str) else wanted.labels is not None or usual
-    return False
 
 
 def _scores(fields: Found, label: Any) -> Iterator[str | list[str]]:
@@ -622,22 +574,10 @@ def _scores(fields: Found, label: Any) -> Iterator[str | list[str]]:
         sums = np.cumsum(screened[:, first:], axis=1)[:, 1:, None]
         off = np.abs(sums / (1, 100) - 1).max(axis=0).min(axis=-1)
         yield from (names[first : first + 2 + more] for more in np.flatnonzero(off <= ROUNDING)[::-1])
-    values = {class_key(value) for value in fields[label].read().astype(str).tolist()} if label in fields else ()
+    values = {class_key(value) for value in fields[label].read().tolist()} if label in fields else ()
     stems = defaultdict(list)
     for word in names:
         stems[word.rstrip("0123456789")].append(word)
     named = [word for word in names if class_key(word) in values]
     yield from (some for some in (*stems.values(), named) if len(some) > 1)
-    yield from sorted(filter(SCORE_NAME.search, names), key=lambda word: _kind([numbers[word]]) == "logits")
-
-
-def _kind(columns: list[Array]) -> str:
-    """The kind that the values of columns suggest."""
-    values = np.nan_to_num(np.column_stack(columns).astype(np.float64), nan=-1, posinf=-1, neginf=-1)
-    sums = values.sum(axis=1)
-    for kind, whole, above in (("probabilities", 1, -1), (PERCENT, 100, 20)):
-        single = above < sums.max() <= whole
-        fits = single if values.shape[1] == 1 else np.abs(sums / whole - 1).max() <= ROUNDING
-        if fits and values.min() >= 0:
-            return kind
-    return "logits"
+    yield from sorted(filter(SCORE_NAME.search, names), key=lambda word: numbers[word].max() > 1)

@@ -23,7 +23,7 @@ from calibrant.core.threads import BLOCK_ELEMENTS
 from calibrant.core.zeros import log_floor_of, raised, sample_stride, warn_of_zeros
 from calibrant.data.predictions import Predictions, fits_in_memory
 from calibrant.data.scratch import Scratch, fits_on_disk
-from calibrant.data.source import ArraySource, PartsSource
+from calibrant.data.source import PartsSource
 from calibrant.engines.engine import Engine
 
 STREAM_ELEMENTS = BLOCK_ELEMENTS // 2
@@ -51,21 +51,15 @@ class Chunk:
         """Number of rows."""
         return self.predictions.n
 
-    def parts(
-        self, *, check: bool = False, most: int | None = None, elements: int = CHUNK_ELEMENTS
-    ) -> Iterator[Predictions]:
-        """The rows, up to `most`, as predictions in memory, nearly always all at once; `check` raises at values that
-        are no scores."""
-        given = self.predictions
+    def parts(self, *, check: bool = False, elements: int = CHUNK_ELEMENTS) -> Iterator[Predictions]:
+        """The rows as predictions in memory, nearly always all at once; `check` raises at values that are no scores."""
         with self.naming():
-            for own, block in given.blocks(max(1, elements // given.source.shape[1]), check=check, most=most):
-                source = ArraySource(block, given.source.locate(own.start)[0])
-                yield given._part(source, own, checked=True)
+            yield from self.predictions.chunks(max(1, elements // self.predictions.source.shape[1]), check=check)
 
-    def blocks(self, *, check: bool, most: int | None = None) -> Iterator[tuple[Any, ...]]:
+    def blocks(self, *, check: bool) -> Iterator[tuple[Any, ...]]:
         """Number of the first row, logits (m, K) or (m,) as a calibrator sees them, labels and weights of blocks."""
         row = self.first_row
-        for part in self.parts(check=check, most=most, elements=STREAM_ELEMENTS):
+        for part in self.parts(check=check, elements=STREAM_ELEMENTS):
             logits = part.logits if self.log_floor is None else raised(part.logits, self.log_floor)
             yield row, logits, part.labels, part.weights
             row += part.n
@@ -89,7 +83,7 @@ def part_error(error: Exception, name: str, part: int, n_parts: int) -> InputErr
     return InputError(f"part {part + 1} of {n_parts}: {words}", **remedy)
 
 
-def cut(predictions: Predictions, *, elements: int = CHUNK_ELEMENTS) -> list[Chunk]:
+def cut(predictions: Predictions, log_floor: float | None = None, *, elements: int = CHUNK_ELEMENTS) -> list[Chunk]:
     """All rows as chunks, in order; none spans two parts."""
     pieces = predictions.source.pieces()
     rows = max(1, elements // predictions.source.shape[1])
@@ -99,7 +93,7 @@ def cut(predictions: Predictions, *, elements: int = CHUNK_ELEMENTS) -> list[Chu
         for start, stop in pairwise([*piece.cuts(rows), piece.shape[0]]):
             source = PartsSource([piece], rows=range(start, stop))
             own = bare._part(source, slice(offset + start, offset + stop), checked=False)
-            found.append(Chunk(own, offset + start, part, len(pieces)))
+            found.append(Chunk(own, offset + start, part, len(pieces), log_floor))
         offset += piece.shape[0]
     return found
 
@@ -136,24 +130,21 @@ class FileBlocks(Blocks):
         self.n_passes = 0
         # which rows name the data set, and from which the value of a zero is learned
         self._strides = max(1, n_rows // SAMPLED_ROWS), sample_stride(n_rows, predictions.n_classes)
-        self._chunks = cut(predictions)
+        # known once a zero was met
+        self._floor: float | None = None
         # some of the rows in order: a stride s, and every s-th of the rows of a block
         self._marked: list[tuple[int, Array]] = []
         self._sample: Rows | None = None
         self._scratches: list[Scratch] = []
 
     def sums(self, statistic: Statistic, parameters: tuple[Any, ...], rows: Rows) -> Sums:
-        """Sum of the statistic over all rows: one pass, and a second one where it finds zeros."""
+        """Sum of the statistic over all rows."""
         work = rows.work_of(statistic, parameters, rows.each)
         # a first parameter that is one number is the inverse temperature of a likelihood
         beta = parameters[0] if parameters else None
         note = f"T {1 / beta:.4f}" if isinstance(beta, float) and beta > 0 else ""
         self.n_passes += 1
-        first = not self._marked
-        sums = self._pass(work, self._chunks_of(rows), f"pass {self.n_passes}", note)
-        if first and self._chunks[0].log_floor is not None:  # learned in this very pass
-            sums = self._pass(work, self._chunks_of(rows), f"pass {self.n_passes}", note)
-        return sums
+        return self._pass(work, rows, f"pass {self.n_passes}", note)
 
     def gather(self, columns: Columns, parameters: tuple[Any, ...], rows: Rows) -> Sums:
         """Arrays with an entry per row, joined in the order of the rows.
@@ -174,17 +165,18 @@ class FileBlocks(Blocks):
                     column[first_row : first_row + len(array)] = array
 
         work = partial(_gathered, work=rows.work_of(columns, parameters))
-        put(self._run(work, self._chunks_of(rows), put, f"pass {self.n_passes}"))
+        put(self._run(work, self._chunks(rows), put, f"pass {self.n_passes}"))
         return tuple(found)
 
     def sample(self, rows: Rows, size: int) -> Rows:
         """About `size` rows in memory (64 MB of them at most): the first of every chunk."""
         room = SAMPLE_BYTES // (self._width * self.predictions.dtype.itemsize)
-        each = -(-min(size, max(room, 1)) // len(self._chunks))
-        if self._sample is None or self._sample.n < min(each * len(self._chunks), rows.n) // 2:
-            heads = self._run(partial(_head, most=each), self._chunks, operator.iadd, "sampling")
+        chunks = self._chunks()
+        each = -(-min(size, max(room, 1)) // len(chunks))
+        if self._sample is None or self._sample.n < min(each * len(chunks), rows.n) // 2:
+            heads = self._run(partial(_head, most=each), chunks, operator.iadd, "sampling")
             logits, places = map(np.concatenate, zip(*heads, strict=True))
-            if not np.isfinite(logits).all() and self._chunks[0].log_floor is None:
+            if not np.isfinite(logits).all() and self._floor is None:
                 self._settle()
                 return self.sample(rows, size)
             self._sample = Rows(logits, places)
@@ -207,7 +199,7 @@ class FileBlocks(Blocks):
         ):
             return given.logits
         logits = self._scratch(self.shape, given.dtype)
-        for chunk in self._chunks:
+        for chunk in self._chunks():
             for row, block, *_ in chunk.blocks(check=True):
                 logits[row : row + len(block)] = block
             progress.step("copying to a scratch file", chunk.first_row + chunk.n, self.shape[0])
@@ -230,33 +222,33 @@ class FileBlocks(Blocks):
     def _settle(self) -> None:
         """Look at every value in a pass of its own, if no pass has done so yet."""
         if not self._marked:
-            self._pass(None, self._chunks, "checking")
+            self._pass(None, None, "checking")
 
-    def _pass(self, work: Work | None, chunks: list[Chunk], stage: str, note: str = "") -> Sums:
-        """One pass; the first one also checks the values and marks rows, and gives the zeros that it meets a value."""
+    def _pass(self, work: Work | None, rows: Rows | None, stage: str, note: str = "") -> Sums:
+        """One pass; the first one also checks the values and marks rows, and gives the zeros that it meets a value.
+
+        Sums over zeros that had no value yet are taken again.
+        """
         marks = () if self._marked else {*self._strides}
-        task = partial(_summed, work=work, marks=marks)
-        marked, n_zero, *sums = self._run(task, chunks, add, stage, note)
+        marked, n_zero, *sums = self._run(
+            partial(_summed, work=work, marks=marks), self._chunks(rows), add, stage, note
+        )
         self._marked += marked
-        if n_zero and self._chunks[0].log_floor is None:
-            warn_of_zeros(n_zero, self.shape[0], self.log_floor)
-            self._chunks = [replace(chunk, log_floor=self.log_floor) for chunk in self._chunks]
-        return tuple(sums)
+        if not n_zero or self._floor is not None:
+            return tuple(sums)
+        self._floor = self.log_floor
+        warn_of_zeros(n_zero, self.shape[0], self._floor)
+        return () if work is None else self._pass(work, rows, stage, note)
 
     def _marked_rows(self, stride: int) -> Array:
         """Every stride-th row, as the first pass met them."""
         self._settle()
         return np.concatenate([rows for own, rows in self._marked if own == stride])
 
-    def _chunks_of(self, rows: Rows) -> list[Chunk]:
+    def _chunks(self, rows: Rows | None = None) -> list[Chunk]:
         """Each chunk with its own labels and weights, so that no more is sent to a worker."""
-        found = []
-        for chunk in self._chunks:
-            own = slice(chunk.first_row, chunk.first_row + chunk.n)
-            weights = None if rows.weights is None else rows.weights[own]
-            given = chunk.predictions.like(_labels=rows.labels[own], weights=weights)
-            found.append(replace(chunk, predictions=given))
-        return found
+        given = self.predictions
+        return cut(given if rows is None else given.like(_labels=rows.labels, weights=rows.weights), self._floor)
 
     def _run(self, work: Any, chunks: list[Chunk], merge: Any, stage: str, note: str = "") -> Any:
         """`engine.run` that tells how far it is, how fast, and at which temperature."""
@@ -302,5 +294,5 @@ def _gathered(chunk: Chunk, *, work: Work) -> tuple[int, list[Array]]:
 
 def _head(chunk: Chunk, *, most: int) -> list[tuple[Array, Array]]:
     # blocks may be read into the same memory: a copy outlives the next one
-    blocks = chunk.blocks(check=True, most=most)
+    blocks = replace(chunk, predictions=chunk.predictions[:most]).blocks(check=True)
     return [(np.array(logits), np.arange(row, row + len(logits))) for row, logits, *_ in blocks]

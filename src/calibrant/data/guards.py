@@ -27,7 +27,8 @@ def shared_rows(val: Predictions, test: Predictions) -> str:
         hashes, others = _hashes(val), _hashes(test)
         if np.array_equal(hashes, others):
             return f"all {test.n:,} test rows are the fit rows"
-        what, mine, theirs = "exactly the scores", _once(hashes), _once(others)
+        counted = [np.unique(own, return_counts=True) for own in (hashes, others)]
+        what, mine, theirs = "exactly the scores", *(values[counts == 1] for values, counts in counted)
         if min(len(mine), len(theirs)) < SHARED * min(val.n, test.n):
             return ""  # too few distinct scores to tell
     both = len(np.intersect1d(mine, theirs))
@@ -45,8 +46,3 @@ def _hashes(predictions: Predictions) -> Array:
         # numbers of few digits have zeros behind: the upper half of the bits goes there too
         hashes.append((bits ^ (bits >> np.uint64(32))) @ odd)
     return np.concatenate(hashes)
-
-
-def _once(hashes: Array) -> Array:
-    values, counts = np.unique(hashes, return_counts=True)
-    return values[counts == 1]

@@ -111,6 +111,7 @@ def open_predictions(
     skip_bad_parts: bool = False,
     engine: Any = "local",
     guard: bool = True,
+    name: str = "",
 ) -> Predictions:
     """Open a file or folder of predictions, or an embedded data set, without reading its values yet.
 
@@ -148,6 +149,8 @@ def open_predictions(
         Where `skip_bad_parts` reads them.
     guard : bool
         False accepts logits that look like probabilities.
+    name : str
+        What error messages call an object in memory.
 
     Returns
     -------
@@ -161,22 +164,37 @@ def open_predictions(
     >>> open_predictions({"confidence": [0.9, 0.6], "correct": [True, False]}).task
     'pairs'
     """
-    wanted = described(
-        Wanted(kind, task, scores, labels, weights, by, cluster, class_names, require_labels, ignore_index, guard)
+    check_kind(kind, percent=True)
+    check_task(task)
+    columns = [by] if isinstance(by, str) else by or ()
+    names = class_names if isinstance(class_names, Mapping | None) else [str(one) for one in class_names]
+    wanted = Wanted(
+        kind,
+        task,
+        scores,
+        _vector(labels, "labels"),
+        _vector(weights, "weights"),
+        tuple(word.strip() for column in columns for word in str(column).split(",") if word.strip()),
+        _vector(cluster, "cluster"),
+        names,
+        require_labels,
+        ignore_index,
+        2 * guard,
+        name,
     )
     if not isinstance(path, (str, os.PathLike)):
-        return from_object(path, wanted)
+        return _from_object(path, wanted)
     addresses, split, folder = find_files(path)
+    wanted = replace(wanted, split=split)
     if not folder:
-        return open_file(addresses[0], split, wanted)
+        return open_file(addresses[0], wanted)
     if any(not isinstance(given, str | None) for given in (wanted.labels, wanted.weights)):
         raise InputError(f"{folder} is a folder or pattern: labels and weights must be in its files")
-    return _open_all(
-        addresses, split, replace(wanted, guard=wanted.guard and FEW_ROWS), folder, engine if skip_bad_parts else None
-    )
+    wanted = replace(wanted, guard=guard * FEW_ROWS)
+    return _open_all(addresses, wanted, folder, engine if skip_bad_parts else None)
 
 
-def _open_all(addresses: list[Any], split: str, wanted: Wanted, name: str, engine: Any) -> Predictions:
+def _open_all(addresses: list[Any], wanted: Wanted, name: str, engine: Any) -> Predictions:
     """Open every part and join them in order; all must agree in kind, classes and in having labels and weights.
 
     A part that cannot be opened is an error that names it. Where an engine is given, it reads everything once; parts in
@@ -184,15 +202,11 @@ def _open_all(addresses: list[Any], split: str, wanted: Wanted, name: str, engin
     of 0 rows adds nothing.
     """
     good: dict[int, Predictions] = {}
-    skipped, empty, images = {}, 0, 0
+    skipped, empty = {}, 0
     for number, address in enumerate(addresses):
         try:
-            part = open_file(address, split, wanted)
-            good[number] = part = _alike(next(iter(good.values())), part) if good else part
-            if part.local_clusters and part.clusters is not None:
-                # numbers that only count the images of one file must not meet those of another
-                part.clusters = part.clusters + images
-                images = int(part.clusters.max()) + 1
+            part = open_file(address, wanted)
+            good[number] = _alike(next(iter(good.values())), part) if good else part
         except NoRowsError:
             empty += 1
         except InputError as error:
@@ -214,7 +228,7 @@ def _trouble(numbered: tuple[int, Predictions], *, n_parts: int) -> dict[int, st
     """What is wrong with the values of a part, by its number; nothing if all is well."""
     number, part = numbered
     try:
-        for _ in part.blocks(max(1, 2**20 // part.source.shape[1]), check=True):
+        for _ in part.chunks(max(1, 2**20 // part.source.shape[1]), check=True):
             pass
     except (InputError, OSError) as error:
         return {number: str(part_error(error, part.name, number, n_parts))}
@@ -241,6 +255,12 @@ def _joined(parts: list[Predictions], name: str, skipped: list[str]) -> Predicti
     """The rows of all parts, one after another."""
     if not parts:
         raise InputError(f"{name}: all {len(skipped)} parts are bad; the first: {skipped[0]}")
+    images = 0
+    for part in parts:
+        # numbers that only count the images of one file must not meet those of another
+        if part.local_clusters and part.clusters is not None:
+            part.clusters = part.clusters + images
+            images = int(part.clusters.max()) + 1
     columns = {word: [getattr(part, word) for part in parts] for word in PER_ROW}
     # identifiers may count the rows of one file only
     common = [word for word in parts[0].extras if word not in IDS and all(word in part.extras for part in parts)]
@@ -276,21 +296,6 @@ def _joined_identifiers(columns: list[Array]) -> Array:
     return np.concatenate([np.array(names)[codes] for codes, names in map(identifiers, columns)])
 
 
-def described(said: Wanted) -> Wanted:
-    """What the caller says about a file, checked; paths of `.npy` files are read."""
-    check_kind(said.kind, percent=True)
-    check_task(said.task)
-    columns = [said.by] if isinstance(said.by, str) else said.by or ()
-    names = said.class_names
-    return replace(
-        said,
-        guard=2 if said.guard else 0,
-        by=tuple(word.strip() for name in columns for word in str(name).split(",") if word.strip()),
-        class_names=names if isinstance(names, Mapping | None) else [str(name) for name in names],
-        **{word: _vector(getattr(said, word), word) for word in ("labels", "weights", "cluster")},
-    )
-
-
 def open_parts(path: str | os.PathLike[str], **options: Any) -> dict[str, Predictions]:
     """The one part that `path` names, under "", or every part of a file that has only named ones.
 
@@ -299,12 +304,13 @@ def open_parts(path: str | os.PathLike[str], **options: Any) -> dict[str, Predic
     """
     (file, *_), split, folder = find_files(path)
     arrays = any(options.get(word) is not None for word in ("labels", "weights"))
-    if split or folder or arrays or not isinstance(file, Path) or suffix_of(file) not in HOLDS_PARTS:
+    found = [""]
+    if not split and not folder and not arrays and isinstance(file, Path) and suffix_of(file) in HOLDS_PARTS:
+        with naming(file):
+            found = split_names(reader_of(file)(file, Wanted()))
+    if "" in found or not found:
         return {"": open_predictions(path, **options)}
-    wanted = described(Wanted(**options))
-    with naming(file):
-        found = split_names(reader_of(file)(file, wanted))
-    return {split: open_file(file, split, wanted) for split in ([""] if "" in found else found or [""])}
+    return {part: open_predictions(f"{os.fspath(path)}#{part}", **options) for part in found}
 
 
 def _vector(given: Any, what: str) -> Any:
@@ -325,7 +331,7 @@ def _vector(given: Any, what: str) -> Any:
     return given
 
 
-def from_object(given: Any, wanted: Wanted, name: str = "") -> Predictions:
+def _from_object(given: Any, wanted: Wanted) -> Predictions:
     """Predictions from any object that holds scores and labels."""
     if isinstance(given, Predictions):
         return _retold(given, wanted)
@@ -341,55 +347,49 @@ def from_object(given: Any, wanted: Wanted, name: str = "") -> Predictions:
     columns = dict(given) if isinstance(given, Mapping) else frame_columns(given)
     if columns is None:
         raise InputError(
-            f"{name or 'predictions'} must be Predictions, a path, a frame, a dictionary of arrays, an object with "
-            f".predictions and .label_ids, or a pair (scores, labels), got {type(given).__name__}"
+            f"{wanted.name or 'predictions'} must be Predictions, a path, a frame, a dictionary of arrays, an object "
+            f"with .predictions and .label_ids, or a pair (scores, labels), got {type(given).__name__}"
         )
 
     def read(asked: Wanted) -> Fields:
         renamed = {wanted.word: asked.word} if pair else {}
         return column_fields({renamed.get(word, word): column for word, column in columns.items()})
 
-    made = assembled(read, name, "", wanted)
+    made = assembled(read, wanted)
     if pair and wanted.kind is None and made.flat:
         # the probability of a logit beyond 30 is 1 in 13 digits
         whole, kind = (100, "percent") if np.max(made.values, initial=0) > 30 else (1, "probabilities")
         if look_like_probabilities(made.values / whole):
             raise InputError(
-                f"{name or 'scores'}: all {made.n} lie in [0, {whole}], as probabilities do and logits may: say "
+                f"{wanted.name or 'scores'}: all {made.n} lie in [0, {whole}], as probabilities do and logits may: say "
                 f'kind="{kind}" or kind="logits"'
             )
     return made
 
 
-def as_predictions(given: Any, name: str = "", **options: Any) -> Predictions:
-    """Predictions from themselves, a path or any object that holds scores and labels; options as `open_predictions`."""
-    if isinstance(given, (str, os.PathLike)):
-        return open_predictions(given, **options)
-    return from_object(given, described(Wanted(**options)), name)
-
-
 def _retold(given: Predictions, wanted: Wanted) -> Predictions:
     """Predictions with what the caller adds: a task for two columns, groups and clusters from other columns."""
-    made = given
+    called = given.name or "the predictions"
+    changed: dict[str, Any] = {}
     for word in ("scores", "labels", "weights", "class_names", "ignore_index"):
         if getattr(wanted, word) is not None:
             raise InputError(f"{word}= is about a file or table, but these are Predictions")
     if wanted.kind not in (None, given.kind):
-        raise InputError(f"kind={wanted.kind!r}, but {given.name or 'the predictions'} hold {given.kind}")
+        raise InputError(f"kind={wanted.kind!r}, but {called} hold {given.kind}")
     if wanted.task not in (None, given.task):
-        resolve_task(wanted.task, given.source.shape, None, given.name or "the predictions")
+        resolve_task(wanted.task, given.source.shape, None, called)
         if (given.task, wanted.task) != ("multiclass", "binary"):
-            raise InputError(f"{given.name or 'the predictions'} hold a {given.task} task, not {wanted.task}")
+            raise InputError(f"{called} hold a {given.task} task, not {wanted.task}")
         source = ViewSource(given.source, partial(difference, kind=given.kind), 1)
-        made = given.like(source=source, kind="logits", task="binary", _checked=False)
+        changed = {"source": source, "kind": "logits", "task": "binary", "_checked": False}
     if wanted.by:
-        made = made.like(groups={**given.groups, **{word: given.column(word) for word in wanted.by}})
+        changed["groups"] = {**given.groups, **{word: given.column(word) for word in wanted.by}}
     if wanted.cluster is not None:
         clusters = given.column(wanted.cluster) if isinstance(wanted.cluster, str) else np.asarray(wanted.cluster)
-        if len(clusters) != made.n:
-            raise InputError(f"clusters has {len(clusters)} rows, but the predictions have {made.n}")
-        made = made.like(clusters=clusters)
-    return made
+        if len(clusters) != given.n:
+            raise InputError(f"clusters has {len(clusters)} rows, but the predictions have {given.n}")
+        changed["clusters"] = clusters
+    return given.like(**changed) if changed else given
 
 
 def suffix_of(path: Path) -> str:
@@ -425,17 +425,15 @@ def find_files(path: str | os.PathLike[str]) -> tuple[list[Any], str, str]:
                 found = system.glob(inner) if PATTERN.search(inner) else system.ls(inner, detail=False)
             parts = [system.unstrip_protocol(name) for name in sorted(map(str, found)) if _holds_rows(Path(name))]
         else:
-            file = EMBEDDED / f"{address}.npz" if address in embedded_names() else Path(address)
-            file = Path(address) if Path(address).exists() else file
+            file = Path(address)
+            if not file.exists() and address in embedded_names():
+                file = EMBEDDED / f"{address}.npz"
             file = matrix_path(file) if suffix_of(file) == ".npy" else file
             if file.is_file():
                 return [file], split, ""
             if not file.exists() and not PATTERN.search(address):
                 hint = "" if file.suffix else f", and no embedded data set ({', '.join(embedded_names())})"
                 raise InputError(f"{address} does not exist: there is no such file{hint}")
-            if file.exists() and not file.is_dir():
-                raise InputError(f"{address} is neither a file nor a folder")
-            address = str(file)
             files = file.iterdir() if file.exists() else map(Path, glob.glob(address, recursive=True))
             parts = [one for one in sorted(files, key=str) if _holds_rows(one) and one.is_file()]
     if not parts:
@@ -455,17 +453,17 @@ def _holds_rows(path: Path) -> bool:
     return not hidden and suffix_of(path) in READERS and not (path.suffix == ".npy" and is_companion(path))
 
 
-def open_file(address: Any, split: str, wanted: Wanted) -> Predictions:
+def open_file(address: Any, wanted: Wanted) -> Predictions:
     """Open one file, local or remote: that is fetched for its header, labels and weights, its values when asked for."""
     if isinstance(address, Path):
         with naming(address):
             name = address.stem if address.parent == EMBEDDED else str(address)
-            name += f"#{split}" if split else ""
-            return assembled(partial(reader_of(address), address), name, split, wanted)
-    found = _open_fetched(address, split, wanted)
+            named = replace(wanted, name=f"{name}#{wanted.split}" if wanted.split else name)
+            return assembled(partial(reader_of(address), address), named)
+    found = _open_fetched(address, wanted)
     if isinstance(found.source, ViewSource):
         return found  # rows that are made from others of the file: the local copy is read
-    return found.like(source=FetchedSource(address, found, split, wanted), _checked=False)
+    return found.like(source=FetchedSource(address, found, wanted), _checked=False)
 
 
 @contextmanager
@@ -481,15 +479,15 @@ def naming(file: object, errors: type[Exception] = OSError) -> Iterator[None]:
 class FetchedSource(Source):
     """Rows of a remote file."""
 
-    def __init__(self, address: str, opened: Predictions, split: str, wanted: Wanted) -> None:
-        self.name = address + (f"#{split}" if split else "")
+    def __init__(self, address: str, opened: Predictions, wanted: Wanted) -> None:
+        self.name = f"{address}#{wanted.split}" if wanted.split else address
         self.shape, self.dtype = opened.source.shape, opened.dtype
         # names of labels and classes may tell what the scores are, and in which order
         labels = wanted.labels if isinstance(wanted.labels, str) else None
         scores = replace(
             wanted, task=opened.task, labels=labels, weights=None, by=(), cluster=None, require_labels=False
         )
-        self._open = partial(_open_fetched, address, split, scores)
+        self._open = partial(_open_fetched, address, scores)
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
         """Blocks of the fetched file."""
@@ -505,10 +503,10 @@ class FetchedSource(Source):
         return [0]
 
 
-def _open_fetched(address: str, split: str, wanted: Wanted) -> Predictions:
+def _open_fetched(address: str, wanted: Wanted) -> Predictions:
     local = fetch(address)
     try:
-        return open_file(local, split, wanted)
+        return open_file(local, wanted)
     except InputError as error:
         raise InputError(error.message.replace(str(local), address), **error.remedy) from error
 

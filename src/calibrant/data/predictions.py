@@ -37,6 +37,7 @@ from calibrant.data.source import (
     Source,
     TakenSource,
     ViewSource,
+    Wanted,
     check_counts,
     difference,
     fractions,
@@ -129,8 +130,8 @@ class Predictions:
     dense: tuple[tuple[int, ...], int] | None = None
     spread: bool = False
     score_columns: tuple[str, ...] = ()
-    _labels: Array | None
-    _checked: bool
+    _labels: Array | None = None
+    _checked: bool = False
     _converted: Array | None = None
 
     def __init__(
@@ -169,16 +170,13 @@ class Predictions:
         answers = labels if correct is None else correct
         if groups is not None and not isinstance(groups, Mapping):
             groups = frame_columns(groups) or {"group": groups}
+        told = Wanted(said or "logits", task, class_names=class_names, ignore_index=ignore_index, guard=0, name=name)
         made = join(
             ArrayField(as_array(values, prefix + word)),
             {"labels": answers, "label_shares": label_shares, "weights": weights, "clusters": clusters},
             {str(group): as_array(column, f"{prefix}{group}") for group, column in (groups or {}).items()},
-            said or "logits",
-            task,
-            name,
             {"scores": word, "labels": "labels" if correct is None else "correct"},
-            class_names=class_names,
-            ignore_index=ignore_index,
+            told,
         )
         self.__dict__ = made.__dict__
 
@@ -186,28 +184,6 @@ class Predictions:
     def from_arrays(cls, **arrays: Any) -> Predictions:
         """The same as `Predictions(...)`, by names only."""
         return cls(**arrays)
-
-    @classmethod
-    def from_source(
-        cls,
-        source: Source,
-        kind: str,
-        labels: Array | None,
-        *,
-        task: str = "multiclass",
-        field: str = "",
-        checked: bool = False,
-        **columns: Any,
-    ) -> Predictions:
-        """Predictions whose values come from a source; labels and the other columns have passed their checks.
-
-        columns : weights, label_shares, groups, clusters and class_names, where there are any.
-        """
-        made = cls.__new__(cls)
-        made.source, made.kind, made.task, made.field = source, kind, task, field or kind
-        made._labels, made._checked = labels, checked
-        made.__dict__.update(columns)
-        return made
 
     @property
     def name(self) -> str:
@@ -254,10 +230,20 @@ class Predictions:
             raise InputError(f"{self.name or 'these predictions'} has no labels, and this needs them{remedy}")
         return self._labels
 
-    @property
+    @cached_property
     def values(self) -> Array:
         """The values (n, K), or (n,) for one score per row, as stored, float16 widened; large files are mapped."""
-        return self._values[:, 0] if self.flat else self._values
+        values = self.source.whole()
+        # the pages of a map are gone when another process cuts the file short: what fits is read
+        if values is not None and (isinstance(self.source, ArraySource) or not fits_in_memory(values.nbytes)):
+            for _ in () if self._checked else self.chunks():
+                pass
+        else:
+            values, first = np.empty(self.source.shape, self.dtype), 0
+            for part in self.chunks():
+                values[first : first + part.n] = part.values.reshape(part.n, -1)
+                first += part.n
+        return values[:, 0] if self.flat else values
 
     @property
     def logits(self) -> Array:
@@ -269,23 +255,25 @@ class Predictions:
         """Probabilities of the shape of `values`; of logits, their softmax, or sigmoid of single scores."""
         return self.values if self.kind == "probabilities" else self._convert()
 
-    def chunks(self, rows: int | None = None) -> Iterator[Predictions]:
-        """Consecutive parts in memory, of `rows` rows or about 64 MB each, with their values checked."""
+    def chunks(self, rows: int | None = None, *, check: bool | None = None) -> Iterator[Predictions]:
+        """Consecutive parts in memory, of `rows` rows or about 64 MB each.
+
+        Their values are checked to be logits or probabilities, unless they were before or `check` says otherwise.
+        """
         if rows is not None and rows < 1:
             raise InputError(f"a chunk needs at least 1 row, got {rows}")
-        for own, block in self._checked_blocks(rows):
-            yield self._part(ArraySource(block, self.name), own, checked=True)
-
-    def blocks(self, rows: int, *, check: bool, most: int | None = None) -> Iterator[tuple[slice, Array]]:
-        """Places and values of consecutive rows, as stored; `check` raises unless they are logits or probabilities."""
-        done = 0
-        for block in self.source.blocks(0, min(most or self.n, self.n), rows):
-            if check:
-                called, row = self.called(done)
+        rows = rows or max(1, CHUNK_BYTES // (self.source.shape[1] * self.dtype.itemsize))
+        checked, first = not self._checked if check is None else check, 0
+        for block in self.source.blocks(0, self.n, rows):
+            if checked:
+                called, row = self.called(first)
                 value_check(self.task)(block, from_logits=self.kind == "logits", name=called, first_row=row)
-            own = slice(done, done + len(block))
-            yield own, block
-            done = own.stop
+            own = slice(first, first + len(block))
+            yield self._part(ArraySource(block, self.source.locate(first)[0]), own, checked=True)
+            first = own.stop
+            if check is None and first > rows:
+                progress.step(f"reading {self.name}", first, self.n)
+        self._checked |= checked
 
     def rows(self) -> Rows:
         """Everything in memory, as calibrators take it."""
@@ -375,7 +363,7 @@ class Predictions:
     def like(self, *, whole: bool = True, **changed: Any) -> Self:
         """The same predictions with some other attributes, such as a `source`; `whole`: of the same rows."""
         made = copy.copy(self)
-        for word in ("_values", "_converted", *(() if whole else OF_THE_WHOLE)):
+        for word in ("values", "_converted", *(() if whole else OF_THE_WHOLE)):
             made.__dict__.pop(word, None)
         made.__dict__.update(changed)
         return made
@@ -387,32 +375,10 @@ class Predictions:
         groups = {name: column[index] for name, column in self.groups.items()}
         return self.like(whole=False, source=source, groups=groups, _checked=checked, **taken)
 
-    def _checked_blocks(self, rows: int | None = None) -> Iterator[tuple[slice, Array]]:
-        rows = rows or max(1, CHUNK_BYTES // (self.source.shape[1] * self.dtype.itemsize))
-        for own, block in self.blocks(rows, check=not self._checked):
-            yield own, block
-            if own.stop > rows:
-                progress.step(f"reading {self.name}", own.stop, self.n)
-        self._checked = True
-
     def called(self, row: int) -> tuple[str, int]:
         """What error messages call the values of a row: file and field, and the number of the row there."""
         name, row = self.source.locate(row)
         return f"{name}: {self.field}" if name else self.field, row
-
-    @cached_property
-    def _values(self) -> Array:
-        """All values (n, K), checked."""
-        whole = self.source.whole()
-        # the pages of a map are gone when another process cuts the file short: what fits is read
-        if whole is not None and (isinstance(self.source, ArraySource) or not fits_in_memory(whole.nbytes)):
-            for _ in () if self._checked else self._checked_blocks():
-                pass
-            return whole
-        values = np.empty(self.source.shape, self.dtype)
-        for own, block in self._checked_blocks():
-            values[own] = block
-        return values
 
     def _convert(self) -> Array:
         if self._converted is not None:
@@ -431,25 +397,16 @@ Columns = dict[str, np.ndarray]
 """What has an entry per row, by name."""
 
 
-def join(  # noqa: PLR0917
-    scores: Field,
-    columns: Mapping[str, Any],
-    groups: Columns,
-    kind: str,
-    task: str | None,
-    name: str,
-    words: Mapping[str, str],
-    *,
-    class_names: Sequence[str] | None = None,
-    ignore_index: int | None = None,
-    guard: int = 0,
+def join(
+    scores: Field, columns: Mapping[str, Any], groups: Columns, words: Mapping[str, str], wanted: Wanted
 ) -> Predictions:
     """Check scores and what belongs to them, and join them: the one gate for arrays, files and frames.
 
     columns : labels, label_shares, weights and clusters; None for what is not there.
-    words : what error messages call the scores and these columns in the file `name`, where it has names of its own.
-    guard : rows from which on logits that look like probabilities are an error; 0 for no such check.
+    words : what error messages call the scores and these columns, where the file has names of its own.
+    wanted : what is known of the scores, whatever the file and the caller told.
     """
+    name, kind, ignore_index = wanted.name, str(wanted.kind), wanted.ignore_index
     prefix, field = f"{name}: " if name else "", words["scores"]
     called, names = prefix + field, {word: prefix + words.get(word, word) for word in columns}
     own = {word: as_array(column, names[word]) for word, column in columns.items() if column is not None}
@@ -457,8 +414,8 @@ def join(  # noqa: PLR0917
     if len(scores.shape) > 2:
         scores, own, groups, dense = _flattened(scores.read(), own, groups, called)
     labels = own.get("labels")
-    told, label_shape = task, None if labels is None else labels.shape
-    task = resolve_task(task, scores.shape, label_shape, called)
+    label_shape = None if labels is None else labels.shape
+    task = resolve_task(wanted.task, scores.shape, label_shape, called)
     two = task == "binary" and scores.shape[1:] == (2,)
     check_shape(scores.shape, scores.dtype, called, classes=two or task == "multiclass")
     check_counts(scores.shape, called)
@@ -485,16 +442,17 @@ def join(  # noqa: PLR0917
         values = next(source.blocks(0, source.shape[0], n_rows))
         source = ArraySource(values, name)
         value_check("multiclass" if two else task)(values, from_logits=kind == "logits", name=called)
-    if task == "multilabel" and told is None and label_shape == scores.shape:
+    if task == "multilabel" and wanted.task is None and label_shape == scores.shape:
         head = next(source.blocks(0, min(64, source.shape[0]), 64))
         refuse_one_hot(own["labels"], head, kind, names["labels"], field)
-    if guard and kind == "logits" and task in ("multiclass", "binary"):
-        source.refuse_probabilities(called, guard)
+    if wanted.guard and kind == "logits" and task in ("multiclass", "binary"):
+        source.refuse_probabilities(called, wanted.guard)
     if two:
         source, kind = ViewSource(source, partial(difference, kind=kind), 1), "logits"
-    made = Predictions.from_source(source, kind, None, task=task, field=field, checked=in_memory, groups=groups)
-    made = made.named(class_names)
-    made.local_clusters, made.dense = local, dense
+    made = Predictions.__new__(Predictions)
+    made.source, made.kind, made.task, made.field, made.groups = source, kind, task, field, groups
+    made._checked, made.local_clusters, made.dense = in_memory, local, dense
+    made = made.named(wanted.class_names)
     _add_columns(made, own, names)
     return made
 

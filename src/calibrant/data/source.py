@@ -121,6 +121,20 @@ class Wanted:
     ignore_index: int | None = None
     guard: int = 2
     """Rows from which on logits that look like probabilities are an error; 0 where they are only transformed."""
+    name: str = ""
+    """What messages call the file."""
+    split: str = ""
+    """The part of the file: `val` of `file#val`."""
+
+    @property
+    def called(self) -> str:
+        """The file, or the table that has no name."""
+        return self.name or "the table"
+
+    @property
+    def prefix(self) -> str:
+        """What the names of the arrays of the part begin with."""
+        return f"{self.split}_" if self.split else ""
 
     @property
     def word(self) -> str:

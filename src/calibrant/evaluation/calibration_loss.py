@@ -15,7 +15,7 @@ from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import finite_log_odds, sigmoid, softplus
 from calibrant.core.zeros import log_floor_of, raised
-from calibrant.data import Predictions, as_predictions
+from calibrant.data import Predictions, open_predictions
 from calibrant.data.predictions import CHUNK_BYTES
 from calibrant.data.source import ArraySource
 from calibrant.evaluation.tables import Json, PlainData
@@ -120,7 +120,7 @@ def calibration_loss(
     if score not in UNITS:
         raise InputError(f"score must be one of {', '.join(map(repr, UNITS))}, got {score!r}")
     folds = check_whole(folds, "folds", 2)
-    opened = as_predictions(predictions, kind=kind, task=task)
+    opened = open_predictions(predictions, kind=kind, task=task)
     if not opened.spread:
         check_counts(opened.weights, "weights")
     name = type(calibrator).__name__

@@ -18,7 +18,7 @@ from calibrant.core import progress
 from calibrant.core.arrays import check_counts, check_whole
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import InputError, said
-from calibrant.data import Predictions, as_predictions, open_parts
+from calibrant.data import Predictions, open_parts, open_predictions
 from calibrant.data.chunks import SPILL_BYTES
 from calibrant.data.guards import shared_rows
 from calibrant.data.source import ArraySource
@@ -230,19 +230,20 @@ def open_halves(model: Any, told: Mapping[str, Any]) -> Halves:
     if isinstance(model, Mapping) and {"val", "test"} <= model.keys():
         model = model["val"], model["test"]
     val, test = model if isinstance(model, tuple | list) and len(model) == 2 else (model, None)
-    return as_predictions(val, "val", **told), None if test is None else as_predictions(test, "test", **told)
+    val = open_predictions(val, name="val", **told)
+    return val, None if test is None else open_predictions(test, name="test", **told)
 
 
 def _opened(val: Any, test: Any, told: Json, by: Any, cluster: Any, **how: Any) -> tuple[Any, ...]:
     """Rows to fit on and to measure on with classes in one order, columns of groups, clusters, how one was divided."""
-    val, division = as_predictions(val, "val", **told), ""
+    val, division = open_predictions(val, name="val", **told), ""
     if test is None:
         (val, by), cluster = carried(val, by, cluster), None
         val, test, division = divided(val, **how)
     else:
         if how["cv"] is not None or how["split"] is not None:
             raise InputError("cv and split divide one set of rows, but there are two, val and test")
-        test = as_predictions(test, "test", **told)
+        test = open_predictions(test, name="test", **told)
         if isinstance(cluster, str):
             with suppress(InputError):  # the rows to fit on may have no such column
                 val, _ = carried(val, None, cluster)

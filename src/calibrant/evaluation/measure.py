@@ -13,7 +13,7 @@ from calibrant.core import progress
 from calibrant.core.arrays import check_counts
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import said
-from calibrant.data import Predictions, as_predictions
+from calibrant.data import Predictions, open_predictions
 from calibrant.engines.engine import Engine
 from calibrant.evaluation import tables
 from calibrant.evaluation.bootstrap import draw, sampled
@@ -247,7 +247,7 @@ def measure(
     'overconfident by 24.8 points'
     """
     check_n_bins(n_bins)
-    predictions = as_predictions(
+    predictions = open_predictions(
         predictions,
         kind=kind,
         task=task,

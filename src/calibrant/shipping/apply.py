@@ -1,6 +1,7 @@
 """A calibrator over predictions of any size: chunks in, calibrated chunks out, nothing held."""
 
 from collections.abc import Iterator
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -37,16 +38,10 @@ class CalibratedSource(ViewSource):
 
     def pieces(self) -> list[Source]:
         """One for each piece of the predictions behind, without their labels: all that another process needs."""
-        behind = self._predictions
-        pieces, first = [], 0
-        for piece in behind.source.pieces():
-            own = slice(first, first + piece.shape[0])
-            groups = {name: column[own] for name, column in behind.groups.items()}
-            pieces.append(
-                Predictions.from_source(piece, behind.kind, None, task=behind.task, groups=groups, field=behind.field)
-            )
-            first = own.stop
-        return [CalibratedSource(self._calibrator, piece, self._kind, self._digits) for piece in pieces]
+        bare = self._predictions.like(_labels=None, weights=None, label_shares=None, clusters=None)
+        ends = accumulate((piece.shape[0] for piece in bare.source.pieces()), initial=0)
+        parts = [bare[first:last] for first, last in pairwise(ends)]
+        return [CalibratedSource(self._calibrator, part, self._kind, self._digits) for part in parts]
 
 
 def rounded(values: Array, digits: int, kind: str) -> Array:
