@@ -26,7 +26,7 @@ def _stream(monkeypatch):
 
     def counted(*arguments):
         rows = made(*arguments)
-        SEEN.append(len(rows.blocks._chunks))
+        SEEN.append(len(rows.blocks._chunks()))
         return rows
 
     SEEN.clear()

@@ -268,7 +268,8 @@ def _unnamed(fields: Found, kind: str | None, wanted: Wanted) -> _Choice:
         rest = [word for word in fields if word not in wanted.columns and word.lower() not in ROW_NAMES]
         rest = [word for word in rest if len(fields[word].shape) == 1 and fields[word].read().dtype.kind in "fiu"]
         label = first_of((str(wanted.labels), *ANY_LABELS), fields)
-        labelled = set() if label is None else {class_key(value) for value in set(fields[label].read().tolist())}
+        labels = [] if label is None else np.unique(fields[label].read().astype(str)).tolist()
+        labelled = set(map(class_key, labels))
         strange = [word for word in rest if class_key(word) not in labelled]
         if len(rest) > 1 and not strange:
             return _Choice(kind, kind, rest)
@@ -499,12 +500,6 @@ def _suggested(fields: Found, read: Read, wanted: Wanted) -> Options:
             told = replace(asked, **coded)
             if _works(few, told) and _works(read(asked), told):
                 return options | coded
-    if wanted.require_labels and wanted.labels is None:
-        # what else is missing, beside the labels
-        free = replace(wanted, require_labels=False)
-        more = _suggested(fields, read, free)
-        if more or _works(fields, free):
-            return more | {"labels": "LABELS.csv"}
     return {}
 
 

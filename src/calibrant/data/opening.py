@@ -31,7 +31,7 @@ from calibrant.core.errors import InputError, MissingExtraError, NoRowsError
 from calibrant.core.schema import check_kind, check_task, identifiers, resolve_task
 from calibrant.data.arrays import array_field, companions, is_companion, matrix_path
 from calibrant.data.assemble import assembled
-from calibrant.data.chunks import part_error
+from calibrant.data.chunks import Chunk, part_error
 from calibrant.data.guards import IDS
 from calibrant.data.predictions import PER_ROW, Predictions
 from calibrant.data.source import (
@@ -218,20 +218,20 @@ def _open_all(addresses: list[Any], wanted: Wanted, name: str, engine: Any) -> P
     if not good and empty:
         raise NoRowsError(f"{name}: {empty} of {len(addresses)} parts have 0 rows, and no other can be read")
     if good and engine is not None:
+        chunks = [Chunk(part, 0, number, len(addresses)) for number, part in good.items()]
         with opened(engine) as running:
-            skipped |= running.run(partial(_trouble, n_parts=len(addresses)), list(good.items()), operator.or_)
+            skipped |= running.run(_trouble, chunks, operator.or_)
     left = [part for number, part in good.items() if number not in skipped]
     return _joined(left, name, [skipped[number] for number in sorted(skipped)])
 
 
-def _trouble(numbered: tuple[int, Predictions], *, n_parts: int) -> dict[int, str]:
+def _trouble(chunk: Chunk) -> dict[int, str]:
     """What is wrong with the values of a part, by its number; nothing if all is well."""
-    number, part = numbered
     try:
-        for _ in part.chunks(max(1, 2**20 // part.source.shape[1]), check=True):
+        for _ in chunk.parts(check=True):
             pass
-    except (InputError, OSError) as error:
-        return {number: str(part_error(error, part.name, number, n_parts))}
+    except InputError as error:
+        return {chunk.part: str(error)}
     return {}
 
 
@@ -368,28 +368,21 @@ def _from_object(given: Any, wanted: Wanted) -> Predictions:
 
 
 def _retold(given: Predictions, wanted: Wanted) -> Predictions:
-    """Predictions with what the caller adds: a task for two columns, groups and clusters from other columns."""
+    """Predictions of the kind and task that the caller says: two columns may become one score."""
     called = given.name or "the predictions"
-    changed: dict[str, Any] = {}
-    for word in ("scores", "labels", "weights", "class_names", "ignore_index"):
-        if getattr(wanted, word) is not None:
+    about = ("scores", "labels", "weights", "cluster", "class_names", "ignore_index")
+    for word, value in {"by": wanted.by or None, **{word: getattr(wanted, word) for word in about}}.items():
+        if value is not None:
             raise InputError(f"{word}= is about a file or table, but these are Predictions")
     if wanted.kind not in (None, given.kind):
         raise InputError(f"kind={wanted.kind!r}, but {called} hold {given.kind}")
-    if wanted.task not in (None, given.task):
-        resolve_task(wanted.task, given.source.shape, None, called)
-        if (given.task, wanted.task) != ("multiclass", "binary"):
-            raise InputError(f"{called} hold a {given.task} task, not {wanted.task}")
-        source = ViewSource(given.source, partial(difference, kind=given.kind), 1)
-        changed = {"source": source, "kind": "logits", "task": "binary", "_checked": False}
-    if wanted.by:
-        changed["groups"] = {**given.groups, **{word: given.column(word) for word in wanted.by}}
-    if wanted.cluster is not None:
-        clusters = given.column(wanted.cluster) if isinstance(wanted.cluster, str) else np.asarray(wanted.cluster)
-        if len(clusters) != given.n:
-            raise InputError(f"clusters has {len(clusters)} rows, but the predictions have {given.n}")
-        changed["clusters"] = clusters
-    return given.like(**changed) if changed else given
+    if wanted.task in (None, given.task):
+        return given
+    resolve_task(wanted.task, given.source.shape, None, called)
+    if (given.task, wanted.task) != ("multiclass", "binary"):
+        raise InputError(f"{called} hold a {given.task} task, not {wanted.task}")
+    source = ViewSource(given.source, partial(difference, kind=given.kind), 1)
+    return given.like(source=source, kind="logits", task="binary", _checked=False)
 
 
 def suffix_of(path: Path) -> str:

@@ -437,11 +437,6 @@ def join(
             raise InputError(f"{names['labels']} is {ignore_index} in all {n_rows} rows: nothing is left to read")
         source, dense = TakenSource(source, kept), None
         own, groups = ({word: column[kept] for word, column in some.items()} for some in (own, groups))
-    in_memory = isinstance(scores, ArrayField)
-    if in_memory:
-        values = next(source.blocks(0, source.shape[0], n_rows))
-        source = ArraySource(values, name)
-        value_check("multiclass" if two else task)(values, from_logits=kind == "logits", name=called)
     if task == "multilabel" and wanted.task is None and label_shape == scores.shape:
         head = next(source.blocks(0, min(64, source.shape[0]), 64))
         refuse_one_hot(own["labels"], head, kind, names["labels"], field)
@@ -451,9 +446,11 @@ def join(
         source, kind = ViewSource(source, partial(difference, kind=kind), 1), "logits"
     made = Predictions.__new__(Predictions)
     made.source, made.kind, made.task, made.field, made.groups = source, kind, task, field, groups
-    made._checked, made.local_clusters, made.dense = in_memory, local, dense
+    made.local_clusters, made.dense = local, dense
     made = made.named(wanted.class_names)
     _add_columns(made, own, names)
+    if isinstance(scores, ArrayField):  # which are checked at once
+        made.source = ArraySource(made.values, name)
     return made
 
 
@@ -507,9 +504,10 @@ def _flattened(
     Labels tell which axis holds the classes. Without them it is the last of three, and otherwise axis 1.
     """
     shape, last = scores.shape, scores.ndim - 1
+    without = {axis: shape[:axis] + shape[axis + 1 :] for axis in (1, last)}
     axis = last if last == 2 else 1
-    places = columns["labels"].shape if "labels" in columns else shape[:axis] + shape[axis + 1 :]
-    fits = [axis for axis in {1, last} if shape[:axis] + shape[axis + 1 :] == places]
+    places = columns["labels"].shape if "labels" in columns else without[axis]
+    fits = [one for one, left in without.items() if left == places]
     if len(fits) > 1 and "labels" in columns:
         raise InputError(f"{called} has shape {shape} and labels {places}: the classes may be axis 1 or the last one")
     if not fits and shape != places:
