@@ -246,7 +246,7 @@ def reload(requests: int, reloads: int, clients: int = 4) -> tuple[int, int, set
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "cal.safetensors"
         calibrant.save(artifacts[0], path)
-        with service(path) as (port, process):
+        with service(path) as (port, _):
 
             def work(number: int) -> None:
                 connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
@@ -265,7 +265,6 @@ def reload(requests: int, reloads: int, clients: int = 4) -> tuple[int, int, set
             def replace() -> None:
                 for turn in range(reloads):
                     calibrant.save(artifacts[(turn + 1) % 2], path)
-                    process.send_signal(1)  # SIGHUP: look now
                     want = _digest(path)
                     for _ in range(500):
                         if want in _ready(port):

@@ -225,7 +225,7 @@ def serve(
 ) -> None:
     """Serve until SIGINT or SIGTERM; requests in flight are finished first.
 
-    A path is looked at every second (and at SIGHUP), and a new artifact there takes over between two requests.
+    A path is looked at every second, and a new artifact there takes over between two requests.
     `announce` is told the address once the port is ours; port 0 takes any that is free. After SIGTERM `/readyz` says no
     for `limits.drain_seconds` before the service stops taking connections. `access_log=False` leaves out the lines of
     requests; errors, reloads and alarms are always logged. On a loopback address a request must name this machine in
@@ -254,7 +254,9 @@ def serve(
         lambda: len(server.server_state.connections)
     )
     if sys.platform != "win32":
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the service runs, and where it serves no file
+        signal.signal(
+            signal.SIGHUP, signal.SIG_IGN
+        )  # which asks others to read their files again: this is done every second
     family, name = (socket.AF_INET6, f"[{host}]") if ":" in host else (socket.AF_INET, host)
     try:
         listener = socket.create_server((host, port), family=family, backlog=2048)

@@ -8,7 +8,6 @@ import logging
 import math
 import os
 import re
-import signal
 import time
 import warnings
 from collections.abc import AsyncIterator, Callable
@@ -19,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-import calibrant
 from calibrant.core.arrays import Array
 from calibrant.core.errors import FitWarning, InputError, MissingExtraError
 from calibrant.core.schema import check_kind, identifier
@@ -39,15 +37,7 @@ from calibrant.shipping.http_codec import (
 )
 
 try:
-    from prometheus_client import (
-        CollectorRegistry,
-        Counter,
-        GCCollector,
-        Histogram,
-        Info,
-        PlatformCollector,
-        ProcessCollector,
-    )
+    from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
     from prometheus_client.exposition import choose_encoder
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
@@ -231,8 +221,7 @@ class Service:
         # as many large requests at once as there are processors: more would only take memory
         self._threads = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
         self.registry = registry = CollectorRegistry()
-        for collector in (ProcessCollector, PlatformCollector, GCCollector):
-            collector(registry=registry)
+        ProcessCollector(registry=registry)
         registry.register(desk)
         self._requests = Counter("calibrant_requests", "Answered requests.", ["route", "status"], registry=registry)
         self._rows = Counter("calibrant_rows", "Calibrated rows.", registry=registry)
@@ -242,8 +231,6 @@ class Service:
         self._seconds = Histogram(
             "calibrant_request_seconds", "Time to answer a calibration request.", buckets=BUCKETS, registry=registry
         )
-        self._info = Info("calibrant", "What this process serves.", registry=registry)
-        self._describe()
         routes = [
             Route("/calibrate", self.calibrate, methods=["POST"]),  # first, since routes are tried in this order
             Route("/", HTMLResponse(PAGE, headers=PAGE_HEADERS), methods=["GET"]),
@@ -311,7 +298,7 @@ class Service:
         served, content_type = self.served, _content_type(request, FORMATS)
         accepted = (part.split(";")[0].strip().lower() for part in request.headers.get("accept", "").split(","))
         answer_type = next((part for part in accepted if part in FORMATS), content_type)
-        query = request.query_params
+        query = request.query_params if request.scope["query_string"] else {}  # reading none takes 15 µs
         kind, output, pool = query.get("kind"), query.get("output", "probabilities"), query.get("groups") == "pooled"
         check_kind(kind)
         check_kind(output)
@@ -406,19 +393,14 @@ class Service:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """The service's own task: looking at the artifact's file and keeping the monitor's state."""
-        hurry = asyncio.Event()
 
         async def look() -> None:
             while True:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(hurry.wait(), LOOK_SECONDS)
-                hurry.clear()
+                await asyncio.sleep(LOOK_SECONDS)
                 await asyncio.to_thread(self._save)
                 if self._path is not None and _signature(self._path) not in (None, self._seen):
                     await asyncio.to_thread(self._reload, self._path)
 
-        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError, AttributeError):
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hurry.set)
         task = asyncio.create_task(look())
         try:
             yield
@@ -444,19 +426,8 @@ class Service:
             return
         self.served = new  # one assignment: a request sees the old one or the new one
         self.desk.renew(new.digest)
-        self._describe()
         self._reloads.labels("ok").inc()
         EVENTS.info("artifact replaced", extra={"fields": {"artifact": new.digest, "method": new.artifact.method}})
-
-    def _describe(self) -> None:
-        self._info.info(
-            {
-                "method": self.served.artifact.method,
-                "n_classes": str(self.served.schema.n_classes),
-                "artifact": self.served.digest,
-                "version": calibrant.__version__,
-            }
-        )
 
     def _save(self) -> None:
         try:
