@@ -72,6 +72,13 @@ def test_a_shift_that_all_classes_share_is_solved_at_once():
     np.testing.assert_allclose(gradient.mean(axis=0), np.append(np.full(5, 0.002), 0.0), atol=1e-16)
 
 
+def test_free_biases_of_a_matrix_sum_to_zero():
+    rows = many_classes(400, 6, seed=6, signal=2.0)
+    fitted = calibrant.MatrixScaling(penalty_bias=0.0).fit(rows.logits.astype(np.float32), rows.labels)
+    assert np.abs(fitted.bias_).max() > 0.01
+    assert fitted.bias_.sum() == pytest.approx(0, abs=1e-12)
+
+
 def test_a_large_problem_chooses_its_penalty_on_one_split_of_a_part_of_the_rows(monkeypatch):
     rows = many_classes(900, 5, seed=3)
     seen = []

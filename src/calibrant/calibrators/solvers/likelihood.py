@@ -429,7 +429,10 @@ def _shift(vector: Array, common: Array) -> Array:
 def fit_matrix(
     rows: Any, make: MakeFeatures, ridge: Ridge, start: Array | None = None, *, polish: bool = True
 ) -> Solution:
-    """(W | b), K×(K+1), of the lowest mean NLL of softmax(W·x + b) plus the ridge; the biases sum to 0 if free."""
+    """(W | b), K×(K+1), of the lowest mean NLL of softmax(W·x + b) plus the ridge.
+
+    Nothing moves the mean of biases that are free: they sum to 0 as at the start.
+    """
     if start is None:
         start = np.zeros((rows.n_classes, rows.n_classes + 1))
         np.fill_diagonal(start, fit_inverse_temperature(rows).value)
@@ -437,10 +440,7 @@ def fit_matrix(
     # the median over classes of the mean absolute logit
     typical = float(np.median(sizes)) / rows.total_weight or 1.0
     objective, gap = Affine(rows, make).penalised(ridge), GAP if polish else PATH_GAP
-    found = minimise(objective, start, polish=polish, gap=gap, unit=max(1.0, 1.0 / typical))
-    if not ridge.strength[:, -1].any():
-        found.point[:, -1] -= found.point[:, -1].mean()
-    return found
+    return minimise(objective, start, polish=polish, gap=gap, unit=max(1.0, 1.0 / typical))
 
 
 def on_numpy(features: Callable[..., Features], logits: Array, **options: Any) -> Features:
