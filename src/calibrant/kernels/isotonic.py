@@ -19,6 +19,9 @@ _ELEMENTS_PER_GROUP = 64
 """A group costs the plain loop of Venn-Abers about as much as this many elements of a matrix."""
 
 
+SORTED_AT_ONCE = 1 << 16
+"""Fewer scores are sorted sooner than another thread is woken."""
+
 ROUNDING = 2.0**-21
 """Scores closer than this share of themselves, a few rounding steps of float32, may be one value computed twice."""
 
@@ -48,7 +51,8 @@ def score_groups(scores: Array, labels: Array, weights: Array | None = None) -> 
     positive = np.asarray(labels, bool)
     if weights is None:
         # counts need no places, and sorting values is faster than sorting places; the two classes sort side by side
-        with_label, without = map_blocks(np.sort, [scores[positive], scores[~positive]])
+        each: Any = map if len(scores) < SORTED_AT_ONCE else map_blocks
+        with_label, without = each(np.sort, [scores[positive], scores[~positive]])
         return merge_groups.form(_ELEMENTS_PER_ROW * len(scores))(with_label, without)
     kept = weights > 0
     if not kept.all():
@@ -67,13 +71,16 @@ def distinct_scores(scores: Array, labels: Array, weights: Array | None = None) 
     """
     values, *sums = score_groups(scores, labels, weights)
     room = ROUNDING * np.abs(values)
-    opens = np.append(True, np.diff(values) > room[1:])
-    chain, first = np.cumsum(opens) - 1, np.flatnonzero(opens)
-    last = np.append(first[1:], len(values)) - 1
-    opens |= (values[last] - values[first] > room[last])[chain]
-    first = np.flatnonzero(opens)
-    last = np.append(first[1:], len(values)) - 1
-    return ScoreGroups(0.5 * (values[first] + values[last]), *(np.add.reduceat(one, first) for one in sums))
+    # scores that are near the next one are few: chains of them are looked at, not all scores
+    near = np.flatnonzero(np.diff(values) <= room[1:])
+    begins, ends = np.diff(near, prepend=-2) > 1, np.diff(near, append=len(values)) > 1
+    first, last = near[begins], near[ends] + 1
+    short = values[last] - values[first] <= room[last]
+    opens = np.ones(len(values), bool)
+    opens[near + 1] = ~short[np.cumsum(begins) - 1]
+    values[first] = np.where(short, 0.5 * (values[first] + values[last]), values[first])
+    groups = np.flatnonzero(opens)
+    return ScoreGroups(values[groups], *(np.add.reduceat(one, groups) for one in sums))
 
 
 @kernel(compiled_in="calibrant.kernels.compiled.isotonic")

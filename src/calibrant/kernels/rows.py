@@ -10,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 
 from calibrant.core.arrays import Array, are_probabilities, explain_bad_values
-from calibrant.core.softmax import row_peak
 from calibrant.core.statistic import kernel
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.core.zeros import cost_of_zero
@@ -79,32 +78,37 @@ def scan(
 @kernel(compiled_in="calibrant.kernels.compiled.rows")
 def scan_probabilities(probabilities: Array, labels: Array, level: int) -> tuple[RowColumns, bool]:
     """Columns of a block of probabilities, and whether any value looked wrong."""
-    sound = are_probabilities(probabilities)
+    sound, prediction = are_probabilities(probabilities), probabilities.argmax(axis=1)
     wide = probabilities.astype(np.float64)
     log_p = np.log(np.maximum(wide, np.finfo(probabilities.dtype).tiny)) if level >= SCORES and sound else wide
-    found = _columns(probabilities, labels, level if sound else TOP, wide, log_p)
-    nll = np.minimum(found.nll, cost_of_zero(probabilities))
-    return found._replace(confidence=found.confidence.astype(probabilities.dtype), nll=nll), not sound
+    nll, brier, entropy = _scores(probabilities, labels, level if sound else TOP, wide, log_p)
+    confidence, nll = probabilities[np.arange(len(wide)), prediction], np.minimum(nll, cost_of_zero(probabilities))
+    places = prediction if level >= TOP else prediction[:0]
+    return RowColumns(confidence, places, prediction == labels, nll, brier, entropy), not sound
 
 
 @kernel(compiled_in="calibrant.kernels.compiled.rows")
 def scan_logits(logits: Array, labels: Array, level: int) -> tuple[RowColumns, bool]:
     """Columns of the softmax of a block of logits, and whether any value looked wrong."""
+    prediction = logits.argmax(axis=1)
     with np.errstate(over="ignore", invalid="ignore"):
         log_p = logits.astype(np.float64)
-        log_p -= row_peak(log_p)
-        shares = np.exp(log_p)
+        log_p -= log_p[np.arange(len(log_p)), prediction][:, None]
+        shares = np.exp(log_p, out=None if level >= SCORES else log_p)
         total = shares.sum(axis=1, keepdims=True)
-        shares /= total
         # −inf in some columns of a row is a probability of 0; NaN, +inf or −inf in all of them leave no total
         sound = bool(np.isfinite(total).all())
-        log_p -= np.log(total)
-    return _columns(logits, labels, level if sound else TOP, shares, log_p), not sound
+        if level >= SCORES and sound:
+            shares /= total
+            log_p -= np.log(total)
+    places = prediction if level >= TOP else prediction[:0]
+    scores = _scores(logits, labels, level if sound else TOP, shares, log_p)
+    return RowColumns(1 / total[:, 0], places, prediction == labels, *scores), not sound
 
 
-def _columns(values: Array, labels: Array, level: int, shares: Array, log_shares: Array) -> RowColumns:
-    """Columns of rows with these probabilities and their logarithms, both in float64."""
-    rows, prediction = np.arange(len(labels)), values.argmax(axis=1)
+def _scores(values: Array, labels: Array, level: int, shares: Array, log_shares: Array) -> tuple[Array, Array, Array]:
+    """NLL, Brier score and entropy of rows with these probabilities and their logarithms, both in float64."""
+    rows = np.arange(len(labels))
     nll = brier = entropy = np.empty(0)
     if level >= SCORES:
         own = log_shares[rows, labels]
@@ -114,5 +118,4 @@ def _columns(values: Array, labels: Array, level: int, shares: Array, log_shares
     if level >= ALL:
         # a term that underflowed to 0 adds nothing, whatever its logarithm
         entropy = np.maximum(-np.einsum("ij,ij->i", shares, np.maximum(log_shares, -745.0)), 0.0)
-    places = prediction if level >= TOP else prediction[:0]
-    return RowColumns(shares[rows, prediction], places, prediction == labels, nll, brier, entropy)
+    return nll, brier, entropy

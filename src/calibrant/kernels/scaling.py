@@ -8,7 +8,7 @@ in float64 whatever the dtype of the logits.
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, device
 
 from calibrant.core.arrays import Array
 from calibrant.core.softmax import row_peak
@@ -64,12 +64,15 @@ def loss_derivatives(scaled: Any, true: Any) -> Any:
     second to fourth cumulant of x. Arrays or tensors.
     """
     xp = array_namespace(scaled)
-    sums = xp.astype(_power_sums(xp.exp(scaled), scaled), xp.float64)
-    mean, second, third, fourth = sums[1:, :] / sums[0, :]
+    sums = xp.astype(_power_sums(xp.exp(scaled), scaled), xp.float64, copy=False)
+    found = sums / sums[0, :]
+    _, mean, second, third, fourth = found
     square = mean * mean
     skew = third - mean * (3 * second - 2 * square)
-    tail = fourth - 4 * mean * skew - (3 * second * second - 2 * square * square)
-    return xp.stack([xp.log(sums[0, :]) - true, mean - true, xp.maximum(second, square) - square, skew, tail])
+    found[4, :] = fourth - 4 * mean * skew - (3 * second * second - 2 * square * square)
+    found[3, :], found[2, :] = skew, xp.maximum(second, square) - square
+    found[1, :], found[0, :] = mean - true, xp.log(sums[0, :]) - true
+    return found
 
 
 def _power_sums(weighted: Any, factor: Any) -> Any:
@@ -77,11 +80,12 @@ def _power_sums(weighted: Any, factor: Any) -> Any:
     xp = array_namespace(factor)
     # a product with ones is a sum by BLAS, four times as fast as `sum`
     ones = xp.ones_like(factor[:, 0])
-    sums = [ones @ weighted]
-    for _ in range(4):
+    sums = xp.empty((5, factor.shape[1]), dtype=factor.dtype, device=device(factor))
+    sums[0, :] = ones @ weighted
+    for k in range(1, 5):
         weighted *= factor
-        sums.append(ones @ weighted)
-    return xp.stack(sums)
+        sums[k, :] = ones @ weighted
+    return sums
 
 
 @kernel(compiled_in="calibrant.kernels.compiled.scaling")
