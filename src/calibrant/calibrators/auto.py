@@ -22,7 +22,7 @@ from calibrant.core.arrays import Array
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows, two_columns
 from calibrant.kernels.rows import scan
-from calibrant.metrics.record import known_name, sign
+from calibrant.metrics.record import facts, sign
 
 FEW_CLASSES = 40
 """Up to this many classes the default also fits two matrices at once (`joint`) and a scale for each class (`svs`)."""
@@ -284,7 +284,7 @@ class AutoCalibrator(
             return self.criterion
         from calibrant import metrics
 
-        name = known_name(self.criterion)
+        name = facts(self.criterion).name
         function = getattr(metrics, name, None)
         if not callable(function) or isinstance(function, type):
             raise InputError(

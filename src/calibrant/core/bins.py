@@ -122,14 +122,6 @@ class BinSums(NamedTuple):
         """C_b − A_b; 0 in an empty bin."""
         return (self.confidence - self.correct) / np.where(self.weight > 0, self.weight, 1.0)
 
-    @property
-    def noise_squared(self) -> Array:
-        """Σ_b (n_b/n)·A_b(1−A_b)/(n_b−1), what noise alone adds to the squared error; bins of fewer than 2 give 0."""
-        counted = self.weight >= 2
-        accuracy = self.correct / np.where(counted, self.weight, 1.0)
-        noise = np.where(counted, accuracy * (1 - accuracy) / np.where(counted, self.weight - 1, 1.0), 0.0)
-        return (self.weight * noise).sum(axis=-1) / self.weight.sum(axis=-1)
-
     def norm(self, p: float) -> Array:
         """(Σ_b (n_b/n)·|A_b − C_b|^p)^(1/p), over the last axis."""
         if p == 1:

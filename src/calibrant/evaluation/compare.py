@@ -38,8 +38,8 @@ from calibrant.evaluation.scan import scan_predictions
 from calibrant.evaluation.scoring import Chosen, chosen_metrics, class_profile, estimated, zero_notes
 from calibrant.evaluation.tables import Figures, Json, figure
 from calibrant.metrics.chunks import flattened
-from calibrant.metrics.record import facts, known_name, sign
-from calibrant.metrics.selective import rank_changes
+from calibrant.metrics.record import facts, sign
+from calibrant.metrics.selective import reversed_share
 
 TIE_TAIL = 0.025
 """A method ties with the best when it beats it in more than this share of the resamples (a two-sided 95% interval)."""
@@ -125,7 +125,7 @@ def compare(
     'ts'
     """
     check_n_bins(n_bins)
-    criterion = known_name(criterion)
+    criterion = facts(criterion).name
     told = {
         "kind": kind, "task": task, "scores": scores, "labels": labels, "weights": weights, "class_names": class_names,
         "ignore_index": ignore_index,
@@ -188,7 +188,7 @@ def compare(
                 classes=class_profile(rows, n_bins),
                 warnings=tuple(also if raw else heard | also),
                 changed_predictions=float(np.average(columns.prediction != before.prediction, weights=seen.weights)),
-                changed_rankings=rank_changes(before.confidence, columns.confidence),
+                changed_rankings=reversed_share(before.confidence, columns.confidence),
                 noise_floor=consistency_test(columns.confidence, columns.correct, seed=seed, **shared),
                 groups=grouping and column_groups(columns, seen.task, grouping, resamples=resamples, **shared),
             )

@@ -17,7 +17,7 @@ from calibrant.evaluation import tables
 from calibrant.evaluation.consistency import SIGNIFICANCE
 from calibrant.evaluation.tables import NAN, Cell, Estimate, Json, PlainData, Row, Table
 from calibrant.metrics.clinical import Z_95
-from calibrant.metrics.record import facts, known_name, number, sign
+from calibrant.metrics.record import facts, number, sign
 
 MEASURED = "measured"
 """The name of the one row of a measurement."""
@@ -147,7 +147,7 @@ def diff(old: Any, new: Any) -> Difference:
     names, documents = zip(*(_document(result, word) for result, word in ((old, "old"), (new, "new"))), strict=True)
     # comparisons by model; a single one has no name
     first, second = (document.get("models", {"": document}) for document in documents)
-    criterion = known_name(next(iter(second.values())).get("criterion") or "nll")
+    criterion = facts(next(iter(second.values())).get("criterion") or "nll").name
     changes, headlines, added, removed, notes = [], [], [], [], []
     for model in [model for model in second if model in first]:
         both = first[model], second[model]
@@ -208,7 +208,7 @@ def _rows(document: Mapping[str, Any]) -> dict[str, dict[str, Estimate]]:
     for row in document.get("rows", [{"method": MEASURED, "metrics": document.get("metrics")}]):
         for name, one in (row.get("metrics") or {}).items():
             ends = (NAN if one.get(end) is None else float(one[end]) for end in ("value", "low", "high"))
-            found.setdefault(row["method"], {})[known_name(name)] = Estimate(*ends)
+            found.setdefault(row["method"], {})[facts(name).name] = Estimate(*ends)
     return found
 
 

@@ -34,7 +34,7 @@ from calibrant.evaluation.tables import (
     metric_columns,
     plain,
 )
-from calibrant.metrics.record import facts, known_name, sign
+from calibrant.metrics.record import facts, sign
 
 MARKS = "*: best; ≈: within noise of it; best or tied: on how many models either holds"
 UNPAIRED = 'pair="none" compares the methods only'
@@ -335,7 +335,7 @@ def compare_models(
             found[name] = compare(val, test, methods, criterion=criterion, by=by, cluster=cluster, **options)
         except InputError as error:
             raise InputError(f"model {name}: {error}") from error
-    return ModelComparison(found, known_name(criterion), pairing)
+    return ModelComparison(found, facts(criterion).name, pairing)
 
 
 def _check_same(models: Mapping[str, Any], contents: Callable[[Any], dict[str, Any]], remedy: str) -> None:

@@ -24,7 +24,7 @@ from calibrant.evaluation.tables import (
     plain,
 )
 from calibrant.kernels.rows import RowColumns
-from calibrant.metrics.record import facts, known_name, sign
+from calibrant.metrics.record import facts, sign
 from calibrant.metrics.top_label import Reliability
 
 
@@ -259,7 +259,7 @@ class Comparison(PlainData):
 
     def ranking(self, metric: str) -> list[str]:
         """Methods from best to worst by one metric; rows that failed are left out."""
-        metric = known_name(metric)
+        metric = facts(metric).name
         done = [row for row in self.rows if metric in row.metrics and np.isfinite(row.metrics[metric].value)]
         return [row.method for row in sorted(done, key=lambda row: sign(metric) * row.metrics[metric].value)]
 

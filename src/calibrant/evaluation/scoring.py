@@ -18,7 +18,7 @@ from calibrant.evaluation.results import ClassProfile
 from calibrant.evaluation.scan import ScannedRows
 from calibrant.evaluation.tables import Estimate, Figures
 from calibrant.metrics.classwise import class_sums
-from calibrant.metrics.record import BINS, LAST, METRICS, ClassGaps, Gaps, Metric, known_name, user_metric
+from calibrant.metrics.record import BINS, LAST, METRICS, ClassGaps, Gaps, Metric, facts, user_metric
 
 CLASS_ELEMENTS = 60_000_000
 """Rows × classes up to which every class's column is sorted."""
@@ -46,7 +46,7 @@ def chosen_metrics(wanted: Chosen, task: str, *, compared: bool = False, criteri
         about.add("confidence")
     listed = [one for one in METRICS.values() if one.figures and one.about in about]
     functions, asked = (wanted, ()) if isinstance(wanted, Mapping) else ({}, wanted or ())
-    names = [known_name(name) for name in (*asked, criterion) if name]
+    names = [facts(name).name for name in (*asked, criterion) if name]
     known = {figure.name: figure for one in listed for figure in one.figures}
     for name in names:
         if name not in known and name not in functions:

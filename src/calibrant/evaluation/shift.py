@@ -18,7 +18,7 @@ from calibrant.data import Predictions, open_predictions
 from calibrant.data.arrays import npz_fields
 from calibrant.data.source import Wanted
 from calibrant.evaluation.tables import Cell, Estimate, PlainData, Row, Table
-from calibrant.metrics.record import METRICS, known_name
+from calibrant.metrics.record import METRICS, facts
 
 SHIFT_KEY = re.compile(r"shift_(?P<corruption>.+)_(?P<severity>\d+)$")
 FILE_NAME = re.compile(r"(?P<corruption>.+?)[_-](?P<severity>\d+)$")
@@ -117,7 +117,7 @@ def shift(
         shifted = open_shift(shifted)
     if callable(metric):
         name, function = getattr(metric, "__name__", "metric"), metric
-    elif (name := known_name(metric)) in METRICS:
+    elif (name := facts(metric).name) in METRICS:
         name, function = metric, METRICS[name].function
     else:
         raise InputError(f"no metric is called {metric!r}; there are: {', '.join(METRICS)}")

@@ -21,7 +21,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from calibrant.core.errors import InputError
-from calibrant.metrics.record import facts, known_name, number
+from calibrant.metrics.record import facts, number
 from calibrant.metrics.top_label import Reliability
 
 Json = dict[str, Any]
@@ -94,7 +94,7 @@ class Figures(dict[str, Estimate], PlainData):
     """Estimates by name; a second name finds the same figure."""
 
     def __missing__(self, name: str) -> Estimate:
-        if (known := known_name(name)) in self:
+        if (known := facts(name).name) in self:
             return self[known]
         raise KeyError(name)
 
@@ -151,7 +151,7 @@ class Table:
         """The table with these columns only, in this order; a second name of a metric finds its column."""
         if columns is None:
             return self
-        wanted = [name if name in self.columns else known_name(name) for name in columns]
+        wanted = [name if name in self.columns else facts(name).name for name in columns]
         for name in wanted:
             if name not in self.columns:
                 raise InputError(f"the table has no column {name!r}: choose from {', '.join(self.columns)}")

@@ -153,7 +153,7 @@ METRICS: dict[str, Metric] = {}
 """Every metric by name, in the order in which tables show them."""
 
 FIGURES: dict[str, Figure] = {}
-"""Every number that results hold, by name."""
+"""Every number that results hold, by name; one that has two names, by both."""
 
 
 def metric(
@@ -223,7 +223,7 @@ def with_shared_parameters(docstring: str, types: Mapping[str, str]) -> str:
 def enlist(one: Metric) -> Metric:
     """Put a record into the list."""
     METRICS[one.name] = one
-    FIGURES.update({figure.name: figure for figure in one.figures})
+    FIGURES.update({name: figure for figure in one.figures for name in (figure.name, figure.also) if name})
     return one
 
 
@@ -273,15 +273,10 @@ def user_metric(function: Callable[..., Any], name: str, label: str = "", about:
     return Metric(name, function, (one,), about, plain=True)
 
 
-def known_name(name: str) -> str:
-    """The name of a figure that has two."""
-    return next((one.name for one in FIGURES.values() if one.also == name), name)
-
-
 def facts(name: str) -> Figure:
-    """The facts of a figure; one that is not listed goes by its own name, and less of it is better."""
-    plain = name.replace("_", " ")
-    return FIGURES.get(known_name(name), Figure(name, plain, plain))
+    """The facts of a figure by either of its names; one that is not listed has its own, and less of it is better."""
+    plain = str(name).replace("_", " ")
+    return FIGURES.get(name, Figure(name, plain, plain))
 
 
 def sign(name: str) -> float:
@@ -289,8 +284,8 @@ def sign(name: str) -> float:
     return -1.0 if facts(name).better > 0 else 1.0
 
 
-def number(name: str, value: float, places: int | None = None) -> str:
-    """A figure as every table prints it: percent with two places, others with theirs or `places`.
+def number(name: str, value: float) -> str:
+    """A figure as every table prints it: percent with two places, others with theirs.
 
     >>> number("ece", 0.0312), number("n", 1500), number("nll", float("nan"))
     ('3.12', '1,500', '—')
@@ -300,7 +295,7 @@ def number(name: str, value: float, places: int | None = None) -> str:
         return "—"
     if look.percent:
         return f"{100 * value:.2f}"
-    return f"{value:,.{look.places if places is None else places}f}"
+    return f"{value:,.{look.places}f}"
 
 
 for _name, _label, _column, _places, _meaning in (

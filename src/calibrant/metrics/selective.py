@@ -155,15 +155,22 @@ def rank_changes(
         raise InputError(f"before has {len(first)} rows, but after has {len(second)}")
     weights = check_weights(sample_weight, len(first))
     check_counts(weights)
-    total = len(first) if weights is None else float(weights.sum())
-    if len(first) == 1 and total <= 1:
-        return 0.0
+    if weights is not None and weights.sum() <= 1 < len(first):
+        raise InputError(f"sample_weight sums to {weights.sum():g}, but pairs need more than 1: give counts of copies")
+    return reversed_share(first, second, weights)
+
+
+def reversed_share(before: Array, after: Array, weights: Array | None = None) -> float:
+    """`rank_changes` of confidences (n,): Σ w_i·w_j over the pairs that strictly change their order, as a share.
+
+    They are the inversions that a merge sort meets.
+    """
+    total = len(before) if weights is None else float(weights.sum())
     if total <= 1:
-        raise InputError(f"sample_weight sums to {total:g}, but pairs need more than 1: give counts of copies")
-    # Σ w_i·w_j over the pairs that strictly change their order: the inversions a merge sort meets. Rows tied before
-    # stand in the order of after, rows tied after in the order of before: no inversion among them
-    order = np.lexsort((second, first))
-    places = np.argsort(second[order], kind="stable")
+        return 0.0
+    # rows tied before stand in the order of after, rows tied after in the order of before: no inversion among them
+    order = np.lexsort((after, before))
+    places = np.argsort(after[order], kind="stable")
     size = 1 << (len(places) - 1).bit_length()
     # padding that stands last in both orders is never inverted; it makes every level a table of equal rows
     keys, mass = np.arange(0, 2 * size, 2), np.zeros(size)

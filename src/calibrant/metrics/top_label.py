@@ -57,9 +57,10 @@ def bin_index(confidence: Array, weights: Array | None, n_bins: int, binning: st
 def bin_sums(rows: Checked, n_bins: int, binning: str) -> BinSums:
     """Sums over the bins of the top label, on all cores; those over bins of equal width add up over chunks."""
     check_n_bins(n_bins)
-    confidence, correct, weights = columns = rows.top(ordered=binning != "width")
-    if binning != "width":
-        return BinSums(*index_sums(bin_index(confidence, weights, n_bins, binning), *columns, n_bins))
+    ranked = check_choice("binning", binning, ("width", "mass")) == "mass"
+    confidence, correct, weights = columns = rows.top(ordered=ranked)
+    if ranked:
+        return BinSums(*index_sums(mass_index(confidence, n_bins, weights), *columns, n_bins))
     kernel = width_sums.form(_ELEMENTS_PER_ROW * len(confidence))
 
     def part(block: slice) -> Array:
@@ -273,9 +274,11 @@ def debiased_ece(
     0.75
     """
     sums = bin_sums(check(probabilities, labels, sample_weight, from_logits, weights_are="counts"), n_bins, binning)
-    share = sums.weight / sums.weight.sum()
-    squares = np.where(sums.weight >= 2, share * sums.gap**2, 0.0).sum()
-    return float(np.sqrt(np.maximum(squares - sums.noise_squared, 0.0)))
+    weight, _, correct = np.stack(sums)[:, sums.weight >= 2]
+    accuracy = correct / weight
+    noise = accuracy * (1 - accuracy) / (weight - 1)
+    excess = weight @ (sums.gap[sums.weight >= 2] ** 2 - noise) / sums.weight.sum()
+    return float(np.sqrt(max(excess, 0.0)))
 
 
 _BATCH_ELEMENTS = 1 << 18

@@ -109,9 +109,13 @@ def tidy(
     """
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextPath
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     for name in percent:
-        percent_axis(ax.xaxis if name == "x" else ax.yaxis)
+        axis: Any = ax.xaxis if name == "x" else ax.yaxis
+        # few enough that a narrow figure holds them
+        axis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
+        axis.set_major_formatter(PercentFormatter(1.0))
     ax.set(xlabel=x, ylabel=y)
     ax.spines[["top", "right"]].set_visible(False)
     _, words = ax.get_legend_handles_labels()
@@ -143,14 +147,6 @@ def tidy(
         for line in ax.lines:
             line.set_markersize(2.5)
     return ax
-
-
-def percent_axis(axis: Any) -> None:
-    """Print the fractions of an axis as percent, few enough that a narrow figure holds them."""
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
-
-    axis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
-    axis.set_major_formatter(PercentFormatter(1.0))
 
 
 def in_turn(named: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
@@ -218,9 +214,7 @@ def _with_diagonal(ax: Axes | None) -> Axes:
     return ax
 
 
-def draw_reliability(
-    bins: Reliability, ax: Axes | None = None, *, title: str = "", counts: bool = True, legend: bool = True
-) -> Axes:
+def draw_reliability(bins: Reliability, ax: Axes | None = None, *, title: str = "", legend: bool = True) -> Axes:
     """Draw bins that have intervals: bars from the diagonal to the accuracy, whiskers, the noise band, counts below."""
     ax = _with_diagonal(ax)
     full, gap, widths = bins.filled, bins.accuracy - bins.confidence, bins.upper - bins.lower
@@ -239,12 +233,11 @@ def draw_reliability(
         bins.confidence, bins.accuracy, yerr=whiskers, fmt="o", markersize=4, color="black", elinewidth=1,
         label="95% interval",
     )  # fmt: skip
-    if counts:
-        twin, most = ax.twinx(), bins.count.max(initial=1)
-        twin.bar(bins.lower, bins.count, widths, align="edge", color=NEUTRAL, alpha=0.35, linewidth=0)
-        twin.set(ylim=(0, 5 * most), yticks=[0, most] if legend else [])
-        twin.tick_params(labelsize="x-small", length=2, labelcolor=NEUTRAL)
-        twin.spines[["top", "left"]].set_visible(False)
+    twin, most = ax.twinx(), bins.count.max(initial=1)
+    twin.bar(bins.lower, bins.count, widths, align="edge", color=NEUTRAL, alpha=0.35, linewidth=0)
+    twin.set(ylim=(0, 5 * most), yticks=[0, most] if legend else [])
+    twin.tick_params(labelsize="x-small", length=2, labelcolor=NEUTRAL)
+    twin.spines[["top", "left"]].set_visible(False)
     heading = f"ECE {bins.ece:.2%}, n = {bins.n:,}"
     return tidy(ax, x="confidence", y="accuracy", title=title, heading=heading, percent="xy", legend=legend)
 
