@@ -1,6 +1,7 @@
 """Predictions cut into chunks, the rows that one task of an engine reads, and `FileBlocks`: rows that are all in files.
 
-Scores that are never in memory as a whole are read pass by pass on an engine.
+What metrics find in chunks is added up in one pass. Scores that are never in memory as a whole are read pass by pass on
+an engine.
 """
 
 import operator
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from calibrant.core.zeros import log_floor_of, raised, sample_stride, warn_of_ze
 from calibrant.data.predictions import Predictions, fits_in_memory
 from calibrant.data.scratch import Scratch, fits_on_disk
 from calibrant.data.source import PartsSource
-from calibrant.engines.engine import Engine
+from calibrant.engines.engine import Engine, opened
 
 STREAM_ELEMENTS = BLOCK_ELEMENTS // 2
 """Elements of one block that is read and summed at a time: 2 MB of float32 are in the cache until they are summed."""
@@ -96,6 +97,47 @@ def cut(predictions: Predictions, log_floor: float | None = None, *, elements: i
             found.append(Chunk(own, offset + start, part, len(pieces), log_floor))
         offset += piece.shape[0]
     return found
+
+
+def add_up(
+    work: Callable[[Chunk], tuple[Any, ...]], predictions: Predictions, engine: str | Engine, stage: str = "measuring"
+) -> tuple[Any, ...]:
+    """The results of all chunks, the last entry of which is a number of rows, added entry by entry in one pass."""
+
+    def merge(left: tuple[Any, ...], right: tuple[Any, ...]) -> tuple[Any, ...]:
+        total = add(left, right)
+        if stage:
+            progress.step(stage, total[-1], predictions.n)
+        return total
+
+    with opened(engine) as running:
+        return running.run(work, cut(predictions), merge)
+
+
+class Answers(NamedTuple):
+    """Labels (n,), weights and clusters of the rows that figures are made of, where these are not the predictions."""
+
+    labels: Array
+    weights: Array | None
+    clusters: Array
+    task: str = "binary"
+    n_classes: int = 2
+    flat: bool = True
+
+    @property
+    def n(self) -> int:
+        """How many there are."""
+        return len(self.labels)
+
+
+def flattened(predictions: Predictions) -> Predictions | Answers:
+    """Of many labels, every row and label as a row of a binary problem; the labels of one row form a cluster."""
+    if predictions.task != "multilabel":
+        return predictions
+    n, width = predictions.labels.shape
+    clusters = np.arange(n) if predictions.clusters is None else predictions.clusters
+    weights = None if predictions.weights is None else np.repeat(predictions.weights, width)
+    return Answers(predictions.labels.reshape(-1), weights, np.repeat(clusters, width))
 
 
 SAMPLE_BYTES = 64 * 2**20

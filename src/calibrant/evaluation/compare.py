@@ -19,7 +19,7 @@ from calibrant.core.arrays import check_counts, check_whole
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import InputError, said
 from calibrant.data import Predictions, open_parts, open_predictions
-from calibrant.data.chunks import SPILL_BYTES
+from calibrant.data.chunks import SPILL_BYTES, flattened
 from calibrant.data.guards import shared_rows
 from calibrant.data.source import ArraySource
 from calibrant.engines.engine import Engine
@@ -37,7 +37,6 @@ from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.evaluation.scan import scan_predictions
 from calibrant.evaluation.scoring import Chosen, chosen_metrics, class_profile, estimated, zero_notes
 from calibrant.evaluation.tables import Figures, Json, figure
-from calibrant.metrics.chunks import flattened
 from calibrant.metrics.record import facts, sign
 from calibrant.metrics.selective import reversed_share
 

@@ -14,6 +14,7 @@ from calibrant.core.arrays import check_counts
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import said
 from calibrant.data import Predictions, open_predictions
+from calibrant.data.chunks import flattened
 from calibrant.engines.engine import Engine
 from calibrant.evaluation import tables
 from calibrant.evaluation.bootstrap import draw, sampled
@@ -54,7 +55,6 @@ from calibrant.evaluation.tables import (
     metric_columns,
     plain,
 )
-from calibrant.metrics.chunks import flattened
 from calibrant.metrics.classwise import class_sums
 from calibrant.metrics.record import facts
 from calibrant.metrics.top_label import Reliability

@@ -16,11 +16,10 @@ from calibrant.core.arrays import Array, check_score_values
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import finite_log_odds, probability_log_odds
 from calibrant.data import Predictions
-from calibrant.data.chunks import Chunk, cut
+from calibrant.data.chunks import Chunk, add_up, cut, flattened
 from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples
 from calibrant.kernels.rows import ALL, RowColumns
-from calibrant.metrics.chunks import add_up, flattened
 from calibrant.metrics.classwise import class_sums, probability_block
 from calibrant.metrics.inputs import Checked
 

@@ -5,48 +5,19 @@ alone, and the metric itself turns them into its value: no metric has a second f
 """
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 
-from calibrant.core import progress
-from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
-from calibrant.core.statistic import add
-from calibrant.data.chunks import Chunk, cut
+from calibrant.data.chunks import Chunk, add_up, flattened
 from calibrant.data.predictions import Predictions
-from calibrant.engines.engine import Engine, opened
+from calibrant.engines.engine import Engine
 from calibrant.kernels.rows import LEVELS
 from calibrant.metrics.inputs import ORDER_OF_ROWS, Checked, NeedsRowsError, Total, check
 from calibrant.metrics.record import METRICS, Metric
-
-
-class Answers(NamedTuple):
-    """Labels (n,), weights and clusters of the rows that figures are made of, where these are not the predictions."""
-
-    labels: Array
-    weights: Array | None
-    clusters: Array
-    task: str = "binary"
-    n_classes: int = 2
-    flat: bool = True
-
-    @property
-    def n(self) -> int:
-        """How many there are."""
-        return len(self.labels)
-
-
-def flattened(predictions: Predictions) -> Predictions | Answers:
-    """Of many labels, every row and label as a row of a binary problem; the labels of one row form a cluster."""
-    if predictions.task != "multilabel":
-        return predictions
-    n, width = predictions.labels.shape
-    clusters = np.arange(n) if predictions.clusters is None else predictions.clusters
-    weights = None if predictions.weights is None else np.repeat(predictions.weights, width)
-    return Answers(predictions.labels.reshape(-1), weights, np.repeat(clusters, width))
 
 
 class Streaming:
@@ -141,21 +112,6 @@ def update_all(
     for metric in () if weighs_nothing else metrics:
         metric.add({asked: asked[0](rows, *asked[1]) for asked in metric.asked}, rows.n_classes)
     return rows
-
-
-def add_up(
-    work: Callable[[Chunk], tuple[Any, ...]], predictions: Predictions, engine: str | Engine, stage: str = "measuring"
-) -> tuple[Any, ...]:
-    """The results of all chunks, the last entry of which is a number of rows, added entry by entry in one pass."""
-
-    def merge(left: tuple[Any, ...], right: tuple[Any, ...]) -> tuple[Any, ...]:
-        total = add(left, right)
-        if stage:
-            progress.step(stage, total[-1], predictions.n)
-        return total
-
-    with opened(engine) as running:
-        return running.run(work, cut(predictions), merge)
 
 
 def stream(

@@ -109,13 +109,9 @@ def tidy(
     """
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextPath
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     for name in percent:
-        axis: Any = ax.xaxis if name == "x" else ax.yaxis
-        # few enough that a narrow figure holds them
-        axis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
-        axis.set_major_formatter(PercentFormatter(1.0))
+        percent_axis(ax.xaxis if name == "x" else ax.yaxis)
     ax.set(xlabel=x, ylabel=y)
     ax.spines[["top", "right"]].set_visible(False)
     _, words = ax.get_legend_handles_labels()
@@ -147,6 +143,14 @@ def tidy(
         for line in ax.lines:
             line.set_markersize(2.5)
     return ax
+
+
+def percent_axis(axis: Any) -> None:
+    """Print the fractions of an axis as percent, few enough that a narrow figure holds them."""
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+    axis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
+    axis.set_major_formatter(PercentFormatter(1.0))
 
 
 def in_turn(named: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
