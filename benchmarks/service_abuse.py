@@ -1,8 +1,9 @@
 """The service under abuse, beside a normal client whose latency is measured.
 
 python benchmarks/service_abuse.py slow --connections 1000 --seconds 60
+python benchmarks/service_abuse.py idle --connections 1000 --seconds 60
 python benchmarks/service_abuse.py memory
-python benchmarks/service_abuse.py trailers
+python benchmarks/service_abuse.py floods
 python benchmarks/service_abuse.py reload --requests 10000 --reloads 20
 python benchmarks/service_abuse.py container        # as root: uid 65534, read-only file system, no HOME
 """
@@ -70,10 +71,14 @@ def npy(array: np.ndarray) -> bytes:
 
 
 class SlowClients(threading.Thread):
-    """Connections that send a byte of a header (or of a body) now and then, and come back when they are closed."""
+    """Connections that send a byte of a header (or of a body) now and then, and come back when they are closed.
 
-    def __init__(self, port: int, count: int, seconds: float) -> None:
+    Idle ones send a whole request and then nothing.
+    """
+
+    def __init__(self, port: int, count: int, seconds: float, idle: bool) -> None:
         super().__init__(daemon=True)
+        self.idle = idle
         self.port, self.count, self.end = port, count, time.monotonic() + seconds
         self.n_opened = 0
         self.most_open = 0
@@ -90,7 +95,7 @@ class SlowClients(threading.Thread):
                     alive[one] = 0
                 self.most_open = max(self.most_open, len(alive))
                 turn += 1
-                for one in list(alive)[turn % 5 :: 5]:  # each sends a byte about once a second
+                for one in [] if self.idle else list(alive)[turn % 5 :: 5]:  # each sends a byte about once a second
                     self._drip(one, alive, selector)
                 for key, _ in selector.select(timeout=0.2):
                     self._read(key.fileobj, alive, selector)
@@ -104,7 +109,9 @@ class SlowClients(threading.Thread):
             return None
         one.setblocking(False)
         start = b"POST /calibrate HTTP/1.1\r\nhost: localhost\r\n"
-        if self.n_opened % 3 == 0:  # a third is slow with the body instead
+        if self.idle:
+            start = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
+        elif self.n_opened % 3 == 0:  # a third is slow with the body instead
             start += b"content-type: application/json\r\ncontent-length: 100000\r\n\r\n"
         one.send(start)
         selector.register(one, selectors.EVENT_READ)
@@ -134,14 +141,14 @@ class SlowClients(threading.Thread):
             one.close()
 
 
-def slow(connections: int, seconds: float, *options: str) -> tuple[list[float], int, SlowClients]:
+def slow(connections: int, seconds: float, *options: str, idle: bool = False) -> tuple[list[float], int, SlowClients]:
     """Latencies of a normal client (new connections and kept ones in turn), its errors, and the attackers."""
     body = json.dumps({"logits": [[0.1] * 10]}).encode()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "cal.safetensors"
         calibrant.save(fitted(10), path)
         with service(path, *options) as (port, _):
-            attack = SlowClients(port, connections, seconds)
+            attack = SlowClients(port, connections, seconds, idle)
             attack.start()
             latencies, errors, kept = [], 0, http.client.HTTPConnection("127.0.0.1", port, timeout=30)
             while attack.is_alive():
@@ -194,18 +201,25 @@ def memory() -> dict[str, tuple[int, float]]:
     return found
 
 
-TRAILERS = {"endless trailer lines": b"x: " + b"y" * 60 + b"\r\n", "one endless trailer": b"y" * 64}
+HEAD = b"POST /calibrate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+CHUNK = HEAD + b"transfer-encoding: chunked\r\n\r\n2\r\n[]\r\n0\r\n"
+LINE = b"x: " + b"y" * 60 + b"\r\n"
+FLOODS = {
+    "endless header lines": (HEAD, LINE),
+    "one endless header": (HEAD + b"x: ", b"y" * 64),
+    "endless trailer lines": (CHUNK, LINE),
+    "one endless trailer": (CHUNK + b"x: ", b"y" * 64),
+}
+"""What each attack begins with, and what it sends again and again."""
 
 
-def trailers(megabytes: int = 256) -> dict[str, tuple[float, float]]:
+def floods(megabytes: int = 256) -> dict[str, tuple[float, float]]:
     """Growth of the service's peak memory in MB and the longest answer of /health in seconds, for each attack."""
     found = {}
-    head = b"POST /calibrate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-    head += b"transfer-encoding: chunked\r\n\r\n2\r\n[]\r\n0\r\nx: "
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "cal.safetensors"
         calibrant.save(fitted(10), path)
-        for name, line in TRAILERS.items():
+        for name, (head, line) in FLOODS.items():
             with service(path) as (port, process):
                 _get(port, "/health")
                 before = psutil.Process(process.pid).memory_info().rss
@@ -356,17 +370,17 @@ def container(rows: int, n_classes: int, requests: int) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["slow", "memory", "trailers", "reload", "container"])
+    parser.add_argument("what", choices=["slow", "idle", "memory", "floods", "reload", "container"])
     parser.add_argument("--connections", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--reloads", type=int, default=20)
     arguments = parser.parse_args()
-    if arguments.what == "slow":
-        latencies, errors, attack = slow(arguments.connections, arguments.seconds)
+    if arguments.what in ("slow", "idle"):
+        latencies, errors, attack = slow(arguments.connections, arguments.seconds, idle=arguments.what == "idle")
         p50, p99 = np.quantile(latencies, (0.5, 0.99)) * 1000
-        print(f"{attack.n_opened} slow connections opened, {attack.most_open} at once, {arguments.seconds:g} s; "
-              f"a normal client: {len(latencies)} requests, {errors} errors, "
+        print(f"{attack.n_opened} {arguments.what} connections opened, {attack.most_open} at once, "
+              f"{arguments.seconds:g} s; a normal client: {len(latencies)} requests, {errors} errors, "
               f"p50 {p50:.1f} ms, p99 {p99:.1f} ms")  # fmt: skip
         raise SystemExit(bool(errors > 0 or p99 > 100))
     if arguments.what == "memory":
@@ -374,8 +388,8 @@ def main() -> None:
         for name, (status, grown) in found.items():
             print(f"{name}: status {status}, memory +{grown:.0f} MB")
         raise SystemExit(any(status // 100 != 4 or grown > 700 for status, grown in found.values()))
-    if arguments.what == "trailers":
-        grown = trailers()
+    if arguments.what == "floods":
+        grown = floods()
         for name, (megabytes, seconds) in grown.items():
             print(f"{name}, 256 MB: memory +{megabytes:.0f} MB, /health within {seconds * 1000:.0f} ms")
         raise SystemExit(any(megabytes > 50 or seconds > 1 for megabytes, seconds in grown.values()))
