@@ -29,8 +29,7 @@ from calibrant.evaluation.calibration_loss import mendable
 from calibrant.evaluation.consistency import consistency_test, too_few_to_tell
 from calibrant.evaluation.groups import group_analysis, make_grouping
 from calibrant.evaluation.measure import CLASS_SHARE
-from calibrant.evaluation.scan import scan_predictions
-from calibrant.evaluation.scoring import classwise_p_value
+from calibrant.evaluation.scoring import classwise_p_value, scan_predictions
 from calibrant.monitor import Monitor
 
 LEVEL, POINTS = 0.05, 0.05

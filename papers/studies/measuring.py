@@ -15,8 +15,7 @@ from scipy.stats import t as student
 from calibrant.core import progress
 from calibrant.core.errors import FitWarning
 from calibrant.evaluation.bootstrap import Resamples, percentile_interval
-from calibrant.evaluation.scan import column_rows
-from calibrant.evaluation.scoring import chosen_metrics, estimated
+from calibrant.evaluation.scoring import chosen_metrics, column_rows, estimated
 from calibrant.kernels.rows import scan
 from studies.networks import Network
 from verdicts import Evidence

@@ -15,8 +15,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.softmax import softmax
 from calibrant.evaluation.bootstrap import ROW_LIMIT, draw, inverted_interval, percentile_interval, poisson_table
 from calibrant.evaluation.intervals import Cells, Intervals
-from calibrant.evaluation.scan import column_rows
-from calibrant.evaluation.scoring import chosen_metrics, estimated
+from calibrant.evaluation.scoring import chosen_metrics, column_rows, estimated
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics import adaptive_ece, ece
 from calibrant.metrics.inputs import Checked, check

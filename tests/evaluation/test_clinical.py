@@ -10,8 +10,7 @@ from calibrant import metrics
 from calibrant.core.errors import InputError
 from calibrant.core.softmax import sigmoid
 from calibrant.evaluation.bootstrap import draw
-from calibrant.evaluation.scan import column_rows
-from calibrant.evaluation.scoring import chosen_metrics, estimated
+from calibrant.evaluation.scoring import chosen_metrics, column_rows, estimated
 from calibrant.metrics.inputs import check_binary
 from calibrant.metrics.record import METRICS
 

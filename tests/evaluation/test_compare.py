@@ -203,7 +203,7 @@ def test_a_file_read_chunk_by_chunk_gives_the_figures_of_the_arrays(halves, tmp_
     whole = compare(*halves, ["none", "ts", "vs"], resamples=100)
     monkeypatch.setattr("calibrant.evaluation.compare.SPILL_BYTES", 0)
     cut = chunks.cut
-    monkeypatch.setattr("calibrant.evaluation.scan.cut", lambda given: cut(given, elements=2_000))
+    monkeypatch.setattr(chunks, "cut", lambda given, *floor: cut(given, *floor, elements=2_000))
     streamed = compare(*paths, ["none", "ts", "vs"], resamples=100)
     for row in whole.rows:
         other = streamed.row(row.method)

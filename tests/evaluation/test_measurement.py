@@ -16,8 +16,7 @@ from calibrant.evaluation.compare import compare
 from calibrant.evaluation.consistency import consistency_test
 from calibrant.evaluation.measure import measure, verdict
 from calibrant.evaluation.results import NoiseFloor
-from calibrant.evaluation.scan import scan_predictions
-from calibrant.evaluation.scoring import classwise_p_value
+from calibrant.evaluation.scoring import classwise_p_value, scan_predictions
 from calibrant.metrics import METRICS
 
 SCHEMA = json.loads((files("calibrant") / "schemas" / "measure.json").read_text())

@@ -34,8 +34,7 @@ from calibrant.evaluation.groups import (
     split_name,
 )
 from calibrant.evaluation.results import Comparison, MethodRow
-from calibrant.evaluation.scan import scan_predictions
-from calibrant.evaluation.scoring import Chosen, chosen_metrics, class_profile, estimated, zero_notes
+from calibrant.evaluation.scoring import Chosen, chosen_metrics, class_profile, estimated, scan_predictions, zero_notes
 from calibrant.evaluation.tables import Figures, Json, figure
 from calibrant.metrics.record import facts, sign
 from calibrant.metrics.selective import reversed_share

@@ -7,7 +7,9 @@ those of the full sample: only the data are resampled.
 """
 
 from collections.abc import Sequence
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -21,9 +23,8 @@ from calibrant.evaluation.bootstrap import (
     inverted_interval,
     percentile_interval,
 )
-from calibrant.evaluation.scan import ScannedRows
 from calibrant.kernels.isotonic import ScoreGroups
-from calibrant.metrics.classwise import class_loss_sums, class_sums
+from calibrant.metrics.classwise import class_loss_sums, class_sums, probability_block
 from calibrant.metrics.clinical import spline_knots
 from calibrant.metrics.inputs import Checked
 from calibrant.metrics.record import BINS, ClassGaps, ClassSpread, Figure, Gaps, Mean, Metric, Redrawn
@@ -93,6 +94,22 @@ class Cells:
             edges = monotone_edges(ScoreGroups(self.confidence, self.share, right))
             index = np.searchsorted(edges, np.arange(len(right)), side="right") - 1
         return np.eye(max(self.n_bins, index.max() + 1))[index]
+
+
+@dataclass(eq=False)
+class ScannedRows(Checked):
+    """The rows that metrics of `measure` and `compare` see: columns and sums by class are known from one pass.
+
+    kept : probabilities (m, K) of the rows that `draws` resamples, for the intervals of classes.
+    """
+
+    kept: Any = None
+    draws: Any = None
+
+    @cached_property
+    def probabilities(self) -> Array:
+        """The probabilities (n×K), or (n,) of the positive class, that a user's function is given."""
+        return self.found.confidence if self.flat else probability_block(self, slice(0, None), np.float64)
 
 
 class Intervals:

@@ -34,13 +34,13 @@ from calibrant.evaluation.groups import (
     make_grouping,
 )
 from calibrant.evaluation.results import MAIN, ClassProfile, about
-from calibrant.evaluation.scan import scan_predictions
 from calibrant.evaluation.scoring import (
     Chosen,
     chosen_metrics,
     class_profile,
     classwise_p_value,
     estimated,
+    scan_predictions,
     zero_notes,
 )
 from calibrant.evaluation.tables import (

@@ -17,8 +17,7 @@ from calibrant.evaluation.bootstrap import clopper_pearson, draw
 from calibrant.evaluation.consistency import SIGNIFICANCE
 from calibrant.evaluation.deferral import kept_worth, threshold_for_error
 from calibrant.evaluation.results import EXTRAS, Comparison, MethodRow
-from calibrant.evaluation.scan import column_rows
-from calibrant.evaluation.scoring import estimated, zero_notes
+from calibrant.evaluation.scoring import column_rows, estimated, zero_notes
 from calibrant.evaluation.shift import ShiftCurves
 from calibrant.evaluation.tables import Cell, Estimate, Json, Row, Table, figure, plain
 from calibrant.kernels.rows import RowColumns
