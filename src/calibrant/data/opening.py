@@ -239,8 +239,8 @@ def _alike(first: Predictions, part: Predictions) -> Predictions:
     """A part with the columns of the first in order; an InputError where they differ in what else they hold."""
     part = part.aligned(first.schema, first.name)
     ours, theirs = (
-        {"task": one.task, "kind": one.kind, "having labels": one.has_labels, "groups": sorted(one.groups)}
-        | {f"having {word}": getattr(one, word) is not None for word in PER_ROW[1:]}
+        {"task": one.task, "kind": one.kind, "groups": sorted(one.groups)}
+        | {f"having {word.strip('_')}": getattr(one, word) is not None for word in PER_ROW}
         for one in (first, part)
     )
     for word, own in ours.items():

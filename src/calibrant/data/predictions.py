@@ -213,9 +213,7 @@ class Predictions:
     @property
     def schema(self) -> Schema:
         """What the numbers mean."""
-        columns = {"scores": self.score_columns, "groups": tuple(self.groups)}
-        named = {role: names for role, names in columns.items() if names}
-        return Schema(self.task, self.kind, self.n_classes, self.class_names, named)
+        return Schema(self.task, self.kind, self.n_classes, self.class_names)
 
     @property
     def has_labels(self) -> bool:
