@@ -61,6 +61,7 @@ def advice(given: Any, **options: Any) -> dict[str, Any]:
         (FRAME.assign(label=WORDS), {"scores": "typo"}, {"scores": NAMES, "kind": "probabilities"}),
         (pd.DataFrame({"conf": P.max(1), "hit": P.argmax(1) == LABELS}), {}, {"scores": "conf", "labels": "hit"}),
         (pd.DataFrame({"confidence": 100 * P.max(1), "correct": P.argmax(1) == LABELS}), {}, {"kind": "percent"}),
+        (pd.DataFrame({"score": 15 * P[:, 0], "y": LABELS == 0}), {"scores": "score"}, {"kind": "logits"}),
     ],
 )  # fmt: skip
 def test_the_suggestion_works(frame: pd.DataFrame, options: dict[str, Any], suggested: dict[str, Any]) -> None:
@@ -119,8 +120,11 @@ def test_a_table_of_one_answer_per_row_needs_its_task(tmp_path: Path) -> None:
 
 
 def test_predictions_take_no_options_about_files() -> None:
+    given = cal.Predictions(probabilities=P, labels=LABELS)
     with pytest.raises(InputError, match="labels= is about a file or table"):
-        cal.measure(cal.Predictions(probabilities=P, labels=LABELS), labels="y")
+        cal.measure(given, labels="y")
+    with pytest.raises(InputError, match="by= is about a file or table"):
+        open_predictions(given, by="ward")
 
 
 def test_whole_percent_are_divided_by_their_sum() -> None:
@@ -129,6 +133,13 @@ def test_whole_percent_are_divided_by_their_sum() -> None:
     np.testing.assert_allclose(found.probabilities, percent / percent.sum(axis=1, keepdims=True))
     with pytest.raises(InputError, match="not one-hot in row 0"):
         cal.Predictions(probabilities=P, labels=np.ones((60, 3)), task="multiclass")
+
+
+def test_weights_may_be_one_column_and_objects_have_a_name() -> None:
+    found = open_predictions({"probabilities": P, "labels": LABELS, "weights": np.full((60, 1), 2.0)})
+    assert found.weights.tolist() == [2.0] * 60
+    with pytest.raises(InputError, match="the rows has no labels"):
+        open_predictions({"probabilities": P}, name="the rows")
 
 
 def test_arrays_of_several_lengths_are_refused_in_words() -> None:

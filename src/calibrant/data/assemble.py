@@ -484,7 +484,7 @@ def _suggested(fields: Found, read: Read, wanted: Wanted) -> Options:
     """The first options, of those that the columns suggest, with which everything can be read."""
     for kind in (*KINDS, PERCENT):  # arrays without names are called by their kind
         asked = replace(wanted, kind=kind)
-        if (again := read(asked)).keys() != fields.keys() and _works(again, asked):
+        if (again := read(asked)).keys() != fields.keys() and _tried(again, asked) is not None:
             return {"kind": kind}
     few = type(fields)()
     for key, field in fields.items():
@@ -498,26 +498,27 @@ def _suggested(fields: Found, read: Read, wanted: Wanted) -> Options:
             asked = replace(asked, labels=wanted.labels._replace(column=options["labels"].rpartition("#")[2]))
         for coded in ({}, _from_one(few, asked)):
             told = replace(asked, **coded)
-            if _works(few, told) and _works(read(asked), told):
+            if _tried(few, told) is not None and _tried(read(asked), told) is not None:
                 return options | coded
     return {}
 
 
-def _works(fields: Found, wanted: Wanted) -> bool:
+def _tried(fields: Found, wanted: Wanted) -> Predictions | None:
+    """Predictions, or None where they cannot be read so."""
     with suppress(InputError), np.errstate(all="ignore"):
-        _look(assemble(fields, wanted))
-        return True
-    return False
+        made = assemble(fields, wanted)
+        _look(made)
+        return made
+    return None
 
 
 def _from_one(fields: Found, wanted: Wanted) -> Options:
     """Class names for labels that count from 1: as a list where the columns have none."""
-    with suppress(InputError):
-        made = assemble(fields, replace(wanted, require_labels=None))
-        numbers, names = [str(place + 1) for place in range(made.n_classes)], made.class_names
-        if made.task == "multiclass":
-            return {"class_names": numbers if names is None else dict(zip(numbers, names, strict=True))}
-    return {}
+    made = _tried(fields, replace(wanted, require_labels=None))
+    if made is None or made.task != "multiclass":
+        return {}
+    numbers, names = [str(place + 1) for place in range(made.n_classes)], made.class_names
+    return {"class_names": numbers if names is None else dict(zip(numbers, names, strict=True))}
 
 
 def _candidates(fields: Found, wanted: Wanted) -> Iterator[Options]:
@@ -536,8 +537,10 @@ def _candidates(fields: Found, wanted: Wanted) -> Iterator[Options]:
 
 def _kinds(fields: Found, wanted: Wanted) -> list[str]:
     """Kinds of which the scores can be, whatever the labels are."""
-    kinds = {kind: replace(wanted, kind=kind, require_labels=None) for kind in ("probabilities", PERCENT, "logits")}
-    return [kind for kind, asked in kinds.items() if _works(fields, asked)]
+    kinds = ("probabilities", PERCENT, "logits")
+    tried = {kind: _tried(fields, replace(wanted, kind=kind, require_labels=None)) for kind in kinds}
+    # scores that are all below 20 are rather logits than percent
+    return [kind for kind, one in tried.items() if one is not None and (kind != PERCENT or one.values.max() > 0.2)]
 
 
 def _labels(fields: Found, wanted: Wanted) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,7 +88,7 @@ def cut(predictions: Predictions, log_floor: float | None = None, *, elements: i
     """All rows as chunks, in order; none spans two parts."""
     pieces = predictions.source.pieces()
     rows = max(1, elements // predictions.source.shape[1])
-    bare = predictions.like(whole=False, groups={}, clusters=None, label_shares=None, class_names=None)
+    bare = predictions.like(groups={}, clusters=None, label_shares=None, class_names=None)
     found, offset = [], 0
     for part, piece in enumerate(pieces):
         for start, stop in pairwise([*piece.cuts(rows), piece.shape[0]]):
@@ -169,7 +169,7 @@ class FileBlocks(Blocks):
         self.predictions, self.engine = predictions, engine
         n_rows, self._width = predictions.source.shape
         self.shape = (n_rows,) if predictions.flat else (n_rows, self._width)
-        self.n_passes = 0
+        self._passes = count(1)
         # which rows name the data set, and from which the value of a zero is learned
         self._strides = max(1, n_rows // SAMPLED_ROWS), sample_stride(n_rows, predictions.n_classes)
         # known once a zero was met
@@ -185,8 +185,7 @@ class FileBlocks(Blocks):
         # a first parameter that is one number is the inverse temperature of a likelihood
         beta = parameters[0] if parameters else None
         note = f"T {1 / beta:.4f}" if isinstance(beta, float) and beta > 0 else ""
-        self.n_passes += 1
-        return self._pass(work, rows, f"pass {self.n_passes}", note)
+        return self._pass(work, rows, f"pass {next(self._passes)}", note)
 
     def gather(self, columns: Columns, parameters: tuple[Any, ...], rows: Rows) -> Sums:
         """Arrays with an entry per row, joined in the order of the rows.
@@ -194,7 +193,6 @@ class FileBlocks(Blocks):
         Arrays that are large together wait in a scratch file: they are maps then, and cost no memory until read.
         """
         self._settle()
-        self.n_passes += 1
         n_rows = self.shape[0]
         found: list[Array] = []
         new = self._scratch if n_rows * 16 > SPILL_BYTES else np.empty
@@ -207,7 +205,7 @@ class FileBlocks(Blocks):
                     column[first_row : first_row + len(array)] = array
 
         work = partial(_gathered, work=rows.work_of(columns, parameters))
-        put(self._run(work, self._chunks(rows), put, f"pass {self.n_passes}"))
+        put(self._run(work, self._chunks(rows), put, f"pass {next(self._passes)}"))
         return tuple(found)
 
     def sample(self, rows: Rows, size: int) -> Rows:

@@ -317,14 +317,12 @@ def _vector(given: Any, what: str) -> Any:
     """An array, the name of one, or the content of an `.npy` file, which wins over a name; labels of any other file."""
     if not isinstance(given, (str, os.PathLike)):
         return given
-    file = Path(given)
-    if file.suffix == ".npy":
-        with naming(file):
-            return array_field(file).read()
-    address, column = _parted(str(given))
+    address, column = _parted(os.fspath(given))
     file = Path(address)
-    if what == "labels" and suffix_of(file) in READERS and file.is_file():
-        with naming(file):
+    with naming(file):
+        if file.suffix == ".npy":
+            return array_field(file).read()
+        if what == "labels" and suffix_of(file) in READERS and file.is_file():
             return LabelFile(str(given), reader_of(file)(file, Wanted(scores=column or None)), column)
     if isinstance(given, os.PathLike):
         raise InputError(f"{what}={address!r} must be an array, the name of one, or the path of a file that is there")

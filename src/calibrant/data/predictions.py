@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -302,11 +303,12 @@ class Predictions:
             return self if known else self.like(notes=(*self.notes, found.note))
         if labels is not None:
             labels = labels[:, order] if labels.ndim == 2 else np.argsort(order)[labels]
+        in_order = itemgetter(*order)
         return self.like(
             source=ViewSource(self.source, partial(picked_columns, places=order), len(order)),
-            class_names=None if self.class_names is None else tuple(self.class_names[place] for place in order),
+            class_names=None if self.class_names is None else in_order(self.class_names),
             label_shares=None if self.label_shares is None else self.label_shares[:, order],
-            score_columns=tuple(self.score_columns[place] for place in order) if len(self.score_columns) > 1 else (),
+            score_columns=in_order(self.score_columns) if len(self.score_columns) > 1 else (),
             # labels that were not read may be numbers of columns that lie elsewhere now
             extras={name: field for name, field in self.extras.items() if name not in ANY_LABELS},
             _labels=labels,
