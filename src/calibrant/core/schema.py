@@ -160,7 +160,7 @@ class Schema:
         if self.class_names is None or other.class_names is None:
             return Alignment(note=ONE_SIDE)
         raise InputError(
-            f"{mine} has the classes {_listed(self.class_names)}, but {theirs} has {_listed(other.class_names)}: "
+            f"{mine} has the classes {listed(self.class_names)}, but {theirs} has {listed(other.class_names)}: "
             "rename the columns, or give class_names="
         )
 
@@ -233,7 +233,7 @@ class Schema:
             return InputError(f"{name} must be whole numbers 0..{self.n_classes - 1}, got {text[:40]} in row {row}")
         known = "to use names, give class_names="
         if self._outcome_names:
-            known = f"the names are {_listed(self._outcome_names, 6)}"
+            known = f"the names are {listed(self._outcome_names, 6)}"
         elif self.flat or self.task == "multilabel":
             known = "outcomes are 0/1, true/false or yes/no; else give class_names=[NEGATIVE, POSITIVE]"
         return InputError(f"{name} must be class numbers or names, got {text[:40]!r} in row {row}: {known}")
@@ -393,5 +393,6 @@ def _distinct(array: Array, name: str) -> tuple[Array, Array]:
     return found, codes
 
 
-def _listed(names: Sequence[str], most: int = 12) -> str:
+def listed(names: Sequence[str], most: int = 12) -> str:
+    """The first names, and how many more there are, for error messages."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

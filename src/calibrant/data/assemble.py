@@ -23,7 +23,7 @@ import numpy as np
 
 from calibrant.core.arrays import as_array
 from calibrant.core.errors import InputError, NoRowsError
-from calibrant.core.schema import KINDS, MISSING, OUTCOMES, PERCENT, class_key, identifier, number_order
+from calibrant.core.schema import KINDS, MISSING, OUTCOMES, PERCENT, class_key, identifier, listed, number_order
 from calibrant.data.predictions import Predictions, join
 from calibrant.data.source import (
     ANSWER,
@@ -39,7 +39,6 @@ from calibrant.data.source import (
     LABELS,
     MARKS,
     MARKS_BEHIND,
-    MAX_TEXT_BYTES,
     OTHER_LABELS,
     PARTNERS,
     PREDICTED,
@@ -180,8 +179,6 @@ def _class_names(field: Field, called: str) -> list[str]:
     """The names of the classes, from an array of texts."""
     if field.dtype.kind not in "US" or len(field.shape) != 1:
         raise InputError(f"{called} must be a list of texts, got dtype {field.dtype} of shape {field.shape}")
-    if field.nbytes > MAX_TEXT_BYTES:
-        raise InputError(f"{called} takes {field.nbytes} bytes, but at most {MAX_TEXT_BYTES} are read")
     names = field.read()
     return (np.char.decode(names, "utf-8", "replace") if names.dtype.kind == "S" else names).tolist()
 
@@ -305,14 +302,13 @@ def _classes(columns: Sequence[str], text: str) -> Sequence[str]:
 
 def _marked(fields: Found, marks: Iterable[Any]) -> dict[str, _Choice]:
     """The columns of a table whose names say a class, together by the kind that they say, under a pattern of them."""
-    found: dict[str, list[str]] = {}
-    patterns: dict[str, str] = {}
-    for column in fields if isinstance(fields, Fields) else ():
-        if column not in KNOWN and (mark := class_of(column, marks)):
-            kind, name = mark
-            found.setdefault(kind, []).append(column)
-            patterns.setdefault(kind, column.replace(name, "*"))
-    return {patterns[kind]: _Choice(kind, kind, columns) for kind, columns in found.items()}
+    said = {column: class_of(column, marks) for column in fields if column not in KNOWN}
+    found = {}
+    for kind in KINDS if isinstance(fields, Fields) else ():
+        classes = {column: mark[1] for column, mark in said.items() if mark and mark[0] == kind}
+        for column, name in islice(classes.items(), 1):
+            found[column.replace(name, "*")] = _Choice(kind, kind, list(classes))
+    return found
 
 
 def _arranged(found: Fields, chosen: _Choice, wanted: Wanted) -> tuple[Found, tuple[str, ...]]:
@@ -445,10 +441,9 @@ def label_key(fields: Found, split: str) -> str | None:
     return None
 
 
-def listing(fields: Mapping[str, Any]) -> str:
+def listing(fields: Found) -> str:
     """The names of the arrays, for error messages."""
-    keys = sorted(fields)
-    return (", ".join(keys[:12]) or "nothing") + (f" and {len(keys) - 12} more" if len(keys) > 12 else "")
+    return listed(sorted(fields)) or "nothing"
 
 
 def assembled(read: Read, wanted: Wanted) -> Predictions:
@@ -552,9 +547,9 @@ def _labels(fields: Found, wanted: Wanted) -> list[str]:
         usual = CORRECT in fields or label_key(fields, wanted.split) is not None
         if wanted.labels in fields if isinstance(wanted.labels, str) else wanted.labels is not None or usual:
             return []
-    columns = {word: field.read() for word, field in fields.items() if len(field.shape) == 1}
+    named = [word for word, field in fields.items() if len(field.shape) == 1 and word.lower() not in ROW_NAMES]
+    columns = {word: fields[word].read() for word in named}
     whole = [word for word, head in columns.items() if head.dtype.kind != "f" or not (head % 1).any()]
-    whole = [word for word in whole if word.lower() not in ROW_NAMES]
     return sorted(whole, key=lambda word: not LABEL_NAME.search(word))[:8]
 
 

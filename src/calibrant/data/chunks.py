@@ -76,12 +76,12 @@ class Chunk:
 
 def part_error(error: Exception, name: str, part: int, n_parts: int) -> InputError:
     """The same error, with the part named where there are several."""
-    words, remedy = (error.message, error.remedy) if isinstance(error, InputError) else (str(error), {})
-    words = " ".join(words.split())
+    given = error if isinstance(error, InputError) else InputError(f"{name} cannot be read: {error}")
     if n_parts < 2:
-        return error if isinstance(error, InputError) else InputError(f"{name} cannot be read: {words}")
-    words = words if name in words else f"{name}: {words}"
-    return InputError(f"part {part + 1} of {n_parts}: {words}", **remedy)
+        return given
+    words = " ".join(given.message.split())
+    where = "" if name in words else f"{name}: "
+    return InputError(f"part {part + 1} of {n_parts}: {where}{words}", **given.remedy)
 
 
 def cut(predictions: Predictions, log_floor: float | None = None, *, elements: int = CHUNK_ELEMENTS) -> list[Chunk]:

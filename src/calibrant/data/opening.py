@@ -280,7 +280,7 @@ class _PartsField(Field):
     """A column that all parts have, read when it is asked for."""
 
     def __init__(self, columns: list[Field]) -> None:
-        self.columns, self.dtype = columns, columns[0].dtype
+        self.columns = columns
         self.shape = (sum(one.shape[0] for one in columns), *columns[0].shape[1:])
 
     def read(self) -> Array:
@@ -508,8 +508,7 @@ def fetch(address: str) -> Path:
     file = Path(path)
     with naming(address, Exception):
         key = hashlib.sha256(f"{address} {system.ukey(path)}".encode()).hexdigest()[:24]
-        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-        folder = Path(base) / "calibrant" / "parts" / key
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "calibrant" / "parts" / key
         if not folder.is_dir():
             fresh = folder.with_name(f"{key}.{os.getpid()}.{time.monotonic_ns()}")
             fresh.mkdir(parents=True)
@@ -543,8 +542,7 @@ def _touch(folder: Path) -> None:
 
 def _shrink(newest: Path) -> None:
     """Remove the parts that were not read from for longest, until the rest stays below the bound."""
-    asked = os.environ.get("CALIBRANT_CACHE_BYTES", "")
-    room = int(asked) if asked.isdigit() else CACHE_BYTES
+    room = int(os.environ.get("CALIBRANT_CACHE_BYTES") or CACHE_BYTES)
     folders = sorted((f for f in newest.parent.iterdir() if f.is_dir()), key=lambda f: f.stat().st_mtime, reverse=True)
     for folder in folders:
         room -= sum(file.stat().st_size for file in folder.iterdir())
