@@ -63,7 +63,7 @@ FLAT = 1e-13
 """Curvature that every direction gets: along the common shift of all biases there is nothing but rounding."""
 
 FORCING = 0.1
-"""Share of the gradient that a Newton step leaves unsolved; the last one leaves its square."""
+"""Share of the gradient that a Newton step leaves unsolved where a product takes a pass; the last leaves its square."""
 
 BLOCK_WORK = 1 << 24
 """Up to this many operations (K·M³) the preconditioner inverts a block of M×M numbers for each class."""
@@ -107,6 +107,8 @@ class Objective(Protocol):
 
     exact: bool
     """Are all its sums in float64?"""
+    forcing: float
+    """Share of the gradient that a step leaves unsolved; the last one leaves its square."""
 
     def evaluate(self, point: Array, last: bool) -> tuple[float, Array, Any]:
         """Loss, gradient and what `curvature` needs; of a point that may be the `last`, in float64 and without it."""
@@ -188,7 +190,7 @@ class _Search:
             # it was meant for the last step, but leads nowhere: compute the curvature here
             self.aim(self.objective.evaluate(self.point, False)[2])
         # a step that left the share r of the decrement is followed by one that leaves r², or what its system left
-        last = self.polish and self.decrement * max(min(share, 1.0) ** 2, FORCING**2) <= self.gap
+        last = self.polish and self.decrement * max(min(share, 1.0), self.objective.forcing) ** 2 <= self.gap
         expected, length = float(np.vdot(self.pull, self.direction)), 1.0
         while length > 1e-10:
             candidate = np.maximum(self.point + length * self.direction, self.lower)
@@ -213,8 +215,10 @@ class _Search:
         free = (self.point > self.lower) | (self.gradient < 0)
         self.pull = np.where(free, self.gradient, 0.0)
         product, solve = self.curved
-        final = self.precise and self.polish and self.previous * FORCING**2 <= self.gap
-        forcing = FORCING**2 if final or (self.precise and self.chord) else FORCING
+        forcing = self.objective.forcing
+        final = self.polish and self.previous * forcing**2 <= self.gap
+        if self.precise and (final or self.chord):
+            forcing *= forcing
         self.direction = _conjugate_gradients(
             lambda vector: np.where(free, product(vector) + FLAT * vector, 0.0),
             self.pull,
@@ -307,6 +311,8 @@ class Affine:
     make : the features of logits.
     dtype : of the kept features; None is that of the logits.
     """
+
+    forcing = FORCING
 
     def __init__(self, rows: Any, make: MakeFeatures, dtype: type | None = None) -> None:
         self.rows, self.make, self.total = rows, make, rows.total_weight
@@ -466,6 +472,7 @@ class Dense:
     ridge: Array
     centre: Array | float = 0.0
     exact: bool = True
+    forcing: float = FORCING**2
 
     def evaluate(self, point: Array, last: bool) -> tuple[float, Array, Array | None]:
         """Loss, gradient and Hessian."""
@@ -585,7 +592,7 @@ def newton_sums(rows: Any) -> Callable[..., tuple[float, Array, Array]]:
 class _Fused:
     """The same objective where a pass over the rows serves one product with the Hessian: large inputs, many classes."""
 
-    exact = False
+    exact, forcing = False, FORCING
 
     def __init__(self, rows: Any, units: Array, ridge: Array) -> None:
         self.rows, self.units, self.ridge, self.total = rows, units, ridge[:, None], rows.total_weight
