@@ -173,7 +173,7 @@ class ConfidenceWeightScaling(
         self.weights_ = bin_weights(bins, rows.n_classes, rising=self.monotone)
 
     def _map(self, xp, logits, learned):
-        bin_index = xp.place(xp.confidence(logits), learned.edges_)
+        bin_index = xp.bins_by_class(xp.confidence(logits), learned.edges_[None, :])
         return maps.mix_with_uniform(xp, logits, learned.weights_[bin_index])
 
 
@@ -236,7 +236,8 @@ class ProbabilityMap(
         if learned.values_.shape[0] == 1:
             accuracy = self._mapped(xp, xp.confidence(logits), learned)
             return maps.with_confidence(xp, logits, maps.log_odds(xp, accuracy))
-        return maps.normalised(xp, self._mapped(xp, xp.class_chances(logits), learned), logits)
+        mapped = self._mapped(xp, xp.class_chances(logits), learned)
+        return maps.like(xp, maps.log_probabilities(xp, mapped / xp.sum(mapped, axis=1, keepdims=True)), logits)
 
 
 class HistogramBinning(ProbabilityMap):
@@ -392,7 +393,7 @@ class BinTemperatureScaling(Calibrator, keeps_prediction=True, additive=True, ha
         return best
 
     def _map(self, xp, logits, learned):
-        bin_index = xp.place(xp.confidence(logits), learned.edges_)
+        bin_index = xp.bins_by_class(xp.confidence(logits), learned.edges_[None, :])
         inverse = maps.like(xp, (1.0 / learned.temperatures_)[bin_index], logits)
         return xp.keep_prediction(logits * inverse, maps.prediction(xp, logits))
 

@@ -105,23 +105,18 @@ class Space:
         """What second stages of one class, each with what it learned, make of the answers (n×K) before them."""
         return [stage._after(self, one, learned) for (stage, learned), one in zip(stages, answers, strict=True)]
 
-    def place(self, values: Any, edges: Any) -> Any:
-        """Bin (n, 1) of values (n, 1) between edges (M + 1,): (lo, hi], the outer bins open-ended."""
-        return self.bins_by_class(values, edges[None, :])
-
     def bins_by_class(self, chances: Any, edges: Any) -> Any:
-        """Bin of each entry (n×K) between the edges (K×(M+1)) of its column."""
+        """Bin of each entry (n×K) between the edges (K×(M+1)) of its column: (lo, hi], the outer bins open-ended."""
         if edges.shape[1] == 2:
             return self.astype(self.zeros_like(chances), self.int64)
         above = self.astype(chances[:, :, None] > edges[None, :, 1:-1], chances.dtype)
         return self.astype(self.sum(above, axis=2), self.int64)
 
-    def interpolate(self, points: Any, knots: Any, values: Any) -> Any:
-        """The piecewise linear map through (knots, values) at points (n, 1), constant outside, as numpy.interp."""
-        return self.lines_by_class(points, knots[None, :], values[None, :])
-
     def lines_by_class(self, chances: Any, knots: Any, values: Any) -> Any:
-        """Each column of probabilities (n×K) through its own lines; tables K×W, the last knot repeated."""
+        """Each column of probabilities (n×K) through its own lines; tables K×W, the last knot repeated.
+
+        The lines join (knots, values) and are constant outside, as numpy.interp has it.
+        """
         if knots.shape[1] == 1:
             return 0 * chances + values[:, 0]
         inside = self.minimum(self.maximum(chances, knots[:, 0]), knots[:, -1])
@@ -380,11 +375,6 @@ def with_mapped_confidence(xp: Any, logits: Any, change: Callable[[Any], Any]) -
     shares = like(xp, xp.capped(others + (rest - total), top, rest), logits)
     ahead = _ahead_of(xp, xp.max(shares, axis=1, keepdims=True))
     return xp.with_entry(shares, column, xp.maximum(like(xp, top, logits), ahead))
-
-
-def normalised(xp: Any, mapped: Any, logits: Any) -> Any:
-    """Log-probabilities of rows of positive numbers (n×K), divided by their sum."""
-    return like(xp, log_probabilities(xp, mapped / xp.sum(mapped, axis=1, keepdims=True)), logits)
 
 
 def each_array(learned: Any, make: Callable[[Any], Any]) -> Any:

@@ -14,7 +14,7 @@ from calibrant.calibrators.learned import INNER, Learned
 from calibrant.calibrators.logistic import PlattScaling, beta_columns
 from calibrant.calibrators.solvers.likelihood import Dense, Solution, minimise
 from calibrant.calibrators.temperature import TemperatureScaling
-from calibrant.calibrators.tensors import can_fit_inner, fit_inner
+from calibrant.calibrators.tensors import device_map
 from calibrant.core.arrays import Array
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import logsumexp
@@ -58,8 +58,11 @@ CACHED_ELEMENTS = 1 << 17
 
 class SecondStage(
     Calibrator,
-    # where the inner calibrator is fitted there, and by few parameters
-    fits_on_device=lambda own: can_fit_inner(own.calibrator),
+    # where the inner calibrator is fitted there, and its answers on the fit rows are good for a second stage
+    fits_on_device=lambda own: (
+        own.calibrator is None
+        or (own.calibrator.few_parameters and (own.calibrator.additive or own.calibrator.fits_on_device))
+    ),
     cross_fits=lambda own: own.calibrator is not None and not own.calibrator.few_parameters,
 ):
     """Base of the maps: the inner calibrator is fitted first, and the map to its answers.
@@ -82,7 +85,8 @@ class SecondStage(
         if rows.in_memory:
             self._learn(replace(rows, logits=self.calibrator_.fit_for_next(rows, self.seed)))
         else:  # on a GPU
-            self._learn(fit_inner(self.calibrator_, rows))
+            change = device_map(self.calibrator_.fit_rows(rows), rows.blocks.tensor.device)
+            self._learn(replace(rows.blocks, change=change).rows())
 
     def _held_out(self, rows: Rows, fold: Array) -> Array:
         if rows.one_score:

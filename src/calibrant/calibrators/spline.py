@@ -127,5 +127,5 @@ class SplineCalibration(
         self.values_ = np.clip(calibrated, margin, 1.0 - margin)[chosen]
 
     def _map(self, xp, logits, learned):
-        accuracy = xp.interpolate(xp.confidence(logits), learned.confidences_, learned.values_)
+        accuracy = xp.lines_by_class(xp.confidence(logits), learned.confidences_[None, :], learned.values_[None, :])
         return maps.with_confidence(xp, logits, maps.log_odds(xp, accuracy))

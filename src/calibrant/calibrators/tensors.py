@@ -54,19 +54,6 @@ def answer_tensor(calibrator: Calibrator, logits: Any, *, probabilities: bool) -
     return result
 
 
-def can_fit_inner(calibrator: Calibrator | None) -> bool:
-    """Is this inner calibrator fitted on the device, and its answers on the fit rows good for a second stage?"""
-    return calibrator is None or bool(calibrator.few_parameters and (calibrator.additive or calibrator.fits_on_device))
-
-
-def fit_inner(calibrator: Calibrator, rows: Any) -> Any:
-    """Fit an inner calibrator of few parameters on the device; the rows as it maps them."""
-    calibrator.fit_rows(rows)
-    given = rows.blocks
-    change = device_map(calibrator, given.tensor.device)
-    return type(given)(given.tensor, given.target, given.mass, change).rows()
-
-
 def device_map(calibrator: Calibrator, device: Any) -> Any:
     """A fitted calibrator's map from logits to logits, as a function of tensors on a device."""
     import torch
