@@ -15,6 +15,9 @@ from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows
 from calibrant.kernels.scaling import mixture_nll, mixture_squares
 
+TOLERANCE, MAX_STEPS = 1e-10, 100
+"""First-order decrease at which a search on the simplex ends, and its most steps."""
+
 
 class EnsembleTemperatureScaling(Calibrator, keeps_prediction=True, additive=True, few_parameters=True):
     """A mixture of three distributions, w₁·softmax(z/T) + w₂·softmax(z) + w₃/K (Zhang et al. 2020, eq. 8).
@@ -112,11 +115,7 @@ def minimise_quadratic(hessian: Array, linear: Array) -> Array:
 
 
 def minimise_on_simplex(
-    evaluate: Callable[[Array], tuple[float, Array, Array]],
-    start: Array,
-    *,
-    tolerance: float = 1e-10,
-    max_iter: int = 100,
+    evaluate: Callable[[Array], tuple[float, Array, Array]], start: Array
 ) -> tuple[Array, list[float], bool]:
     """Newton's method for a smooth convex loss on the simplex: the quadratic model is minimised exactly each step.
 
@@ -125,9 +124,9 @@ def minimise_on_simplex(
     point = start
     loss, gradient, hessian = evaluate(point)
     trace = [loss]
-    for _ in range(max_iter):
+    for _ in range(MAX_STEPS):
         # the gap bounds how far the loss can still fall
-        if float(gradient @ point - gradient.min()) <= tolerance:
+        if float(gradient @ point - gradient.min()) <= TOLERANCE:
             return point, trace, True
         direction = minimise_quadratic(hessian, gradient - hessian @ point) - point
         expected, length = float(gradient @ direction), 1.0

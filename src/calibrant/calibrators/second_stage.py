@@ -85,8 +85,9 @@ class SecondStage(
         if rows.in_memory:
             self._learn(replace(rows, logits=self.calibrator_.fit_for_next(rows, self.seed)))
         else:  # on a GPU
-            change = device_map(self.calibrator_.fit_rows(rows), rows.blocks.tensor.device)
-            self._learn(replace(rows.blocks, change=change).rows())
+            blocks: Any = rows.blocks
+            change = device_map(self.calibrator_.fit_rows(rows), blocks.tensor.device)
+            self._learn(replace(blocks, change=change).rows())
 
     def _held_out(self, rows: Rows, fold: Array) -> Array:
         if rows.one_score:
