@@ -227,6 +227,17 @@ def test_labels_that_are_mixed_or_null_name_the_row(tmp_path: Path) -> None:
             open_predictions(tmp_path / "a.jsonl")
 
 
+def test_a_missing_category_is_not_another_one() -> None:
+    """pyarrow gives a null of a dictionary column the first category when it makes an array of it."""
+    groups = pa.array(["north", None, "south", "north"]).dictionary_encode()
+    columns = {"logit_cat": [1.0, 0.0, 2.0, 0.5], "logit_dog": [0.0, 1.0, 1.0, 0.0], "label": [0, 1, 0, 1]}
+    found = open_predictions(pa.table({**columns, "site": groups}), by="site").groups["site"]
+    assert found.tolist() == ["north", None, "south", "north"]
+    labels = pa.array(["cat", None, "dog", "cat"]).dictionary_encode()
+    with pytest.raises(InputError, match="is missing in row 1"):
+        open_predictions(pa.table({**columns, "label": labels}))
+
+
 @pytest.mark.parametrize("suffix", ["npz", "npy", "safetensors", "parquet", "csv"])
 @pytest.mark.parametrize("names", [("2", "0", "1"), ("10", "20", "30"), ("True", "False", "x")])
 def test_labels_of_classes_named_by_numbers_survive_a_round_trip(

@@ -283,10 +283,7 @@ def torch_fields(path: Path, wanted: Wanted) -> Found:
         raise MissingExtraError("torch", "torch") from error
     with reading(path, "file of torch", (Exception,)):  # torch raises errors of many kinds
         if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                members = archive.infolist()
-            for member in members:  # one may unpack to much more than it is, or describe too many objects
-                check_expansion(member.file_size, member.compress_size, f"{path}: {member.filename[:60]}", 2**20)
+            for member in check_members(path, 2**20):  # one may describe too many objects
                 if member.filename.endswith("data.pkl") and member.file_size > MAX_TEXT_BYTES:
                     raise InputError(f"{path}: data.pkl has {member.file_size} bytes, over {MAX_TEXT_BYTES}")
         try:
@@ -299,6 +296,15 @@ def torch_fields(path: Path, wanted: Wanted) -> Found:
             raise InputError(f"it would call {call[1]}: {unpickling.NOTHING_RUNS}") from error
         found = unpickling.named_arrays(content, wanted.word, 2 * path.stat().st_size + 2**20)
     return {name: ArrayField(array) for name, array in found.items()}
+
+
+def check_members(path: Path, room: int) -> list[zipfile.ZipInfo]:
+    """The members of an archive; an InputError for one that unpacks to much more than it is."""
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+    for member in members:
+        check_expansion(member.file_size, member.compress_size, f"{path}: {member.filename[:60]}", room)
+    return members
 
 
 def pickle_fields(path: Path, wanted: Wanted) -> Found:

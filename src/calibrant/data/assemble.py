@@ -344,7 +344,7 @@ def _arranged(found: Fields, chosen: _Choice, wanted: Wanted) -> tuple[Found, tu
     for key, (first, *rest) in matrices.items():
         made[key] = found[first].beside([found[one] for one in rest], key)
     if not columns:
-        made[chosen.key] = found[chosen.key].numeric()
+        made[chosen.key] = found[chosen.key].beside((), chosen.key)
     elif len(keys) > 1:
         made[chosen.key].names = classes if order is None else None
     return made, tuple(columns or [chosen.key])

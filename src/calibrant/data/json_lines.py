@@ -41,7 +41,6 @@ from calibrant.core.errors import InputError
 from calibrant.core.schema import KINDS, number_order
 from calibrant.data.arrays import seek_data
 from calibrant.data.source import (
-    CLASS_NAMES,
     CLUSTERS,
     CONFIDENCE,
     CORRECT,
@@ -152,8 +151,7 @@ def records(path: Path) -> Read:
 
 
 def json_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a file, one per line; an InputError for anything else, and for NaN and Infinity, which JSON does
-    not have."""
+    """The objects of a file, one per line; an InputError for anything else."""
     with path.open("rb") as file:
         number = 0
         while line := file.readline(MAX_LINE + 1):
@@ -166,7 +164,7 @@ def json_rows(path: Path) -> Iterator[dict[str, Any]]:
             if line.count(b"[") + line.count(b"{") > MAX_BRACKETS:
                 raise InputError(f"{called} holds over {MAX_BRACKETS} lists and objects")
             try:
-                row = json.loads(line, parse_constant=_refuse)
+                row = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise InputError(f"{called} is not JSON: {' '.join(str(error).split())[:80]}") from error
             row = {"scores": row} if isinstance(row, list) else row
@@ -177,10 +175,6 @@ def json_rows(path: Path) -> Iterator[dict[str, Any]]:
                 progress.step(f"parsing {path.name}", number)
 
 
-def _refuse(word: str) -> Any:
-    raise ValueError(f"it holds {word}, but every number must be finite")
-
-
 def _objects(found: Fields, path: Path, column: list[Any], key: str, wanted: Wanted) -> None:
     """Numbers by name, where that is what it holds; of scores, an option that a row does not name has probability 0."""
     names = list(dict.fromkeys(name for item in column if isinstance(item, dict) for name in item))
@@ -189,8 +183,8 @@ def _objects(found: Fields, path: Path, column: list[Any], key: str, wanted: Wan
     scores = key in (*KINDS, PER_CHARACTER)
     if not all(map(_plain, column)) or (not scores and any(len(item) < len(names) for item in column)):
         return
-    if order is None and key == "labels" and CLASS_NAMES in found:
-        known = list(map(str, found[CLASS_NAMES].read()))
+    known = next((found[kind].names for kind in KINDS if kind in found), None)
+    if order is None and key == "labels" and known:
         if set(known) != set(names):
             raise InputError(f"{path}: {key} name {', '.join(names)}, but the scores {', '.join(known)}")
         names = known
@@ -200,8 +194,6 @@ def _objects(found: Fields, path: Path, column: list[Any], key: str, wanted: Wan
     fewer = sum(len(item) < len(names) for item in column)
     if fewer and key in KINDS:
         found.notes += (f"{fewer} of {len(column)} rows have fewer than {len(names)} options: 0 for the others",)
-    if order is None and key in KINDS:
-        found[CLASS_NAMES] = ArrayField(np.array(names))
     missing = 0.0 if key == "probabilities" else -np.inf
     found[key] = ArrayField(np.array([[item.get(name, missing) for name in names] for item in column], float))
     found[key].names = None if order else names
@@ -230,7 +222,7 @@ def _choices(found: Fields, path: Path, columns: dict[str, list[Any]], key: str,
     share = left / np.maximum(gaps.sum(axis=1, keepdims=True), 1)
     floor = np.minimum(np.log(np.maximum(share, SMALLEST)), np.nanmin(logits, axis=1, keepdims=True))
     found["logits"] = ArrayField(np.where(gaps, floor, logits))
-    found[CLASS_NAMES] = ArrayField(np.array(options))
+    found["logits"].names = options
     if label is not None and label not in LABELS and given is None:
         found["labels"] = ArrayField(np.array([str(item).strip() for item in columns[label]]))
     if gaps.any():

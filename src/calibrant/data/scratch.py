@@ -25,9 +25,6 @@ class Scratch:
         # unlike `__del__`, also called when the interpreter ends
         weakref.finalize(self, _remove, self.path, os.getpid())
 
-    def __getstate__(self) -> dict[str, object]:
-        return {"path": self.path}
-
 
 def _remove(path: Path, owner: int) -> None:
     if owner == os.getpid():

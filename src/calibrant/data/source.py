@@ -306,11 +306,6 @@ class Source:
 
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
         """Consecutive blocks of at most `rows` rows that cover start … stop − 1."""
-        for first in range(start, stop, rows):
-            yield self.block(first, min(first + rows, stop))
-
-    def block(self, start: int, stop: int) -> Array:
-        """Rows start … stop − 1, where reading may begin anywhere; where it may not, `blocks` reads in order."""
         raise NotImplementedError
 
     def whole(self) -> Array | None:
@@ -493,12 +488,8 @@ class Field(Source):
         return made
 
     def beside(self, others: Sequence[Field], key: str) -> Field:
-        """This column and others side by side, as one matrix that is called `key`."""
-        return ArrayField(np.column_stack([one.read() for one in (self, *others)]))
-
-    def numeric(self) -> Field:
-        """The same as numbers, where a text file holds it."""
-        return self
+        """This column and others side by side, as one matrix that is called `key`; alone as it is, in numbers."""
+        return ArrayField(np.column_stack([one.read() for one in (self, *others)])) if others else self
 
     @property
     def nbytes(self) -> int:
@@ -516,9 +507,10 @@ class ArrayField(Field):
     def __init__(self, array: Array) -> None:
         self._array, self.shape, self.dtype = array, array.shape, array.dtype
 
-    def block(self, start: int, stop: int) -> Array:
-        """A view of the array."""
-        return self._array[start:stop]
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
+        """Views of the array."""
+        for first in range(start, stop, rows):
+            yield self._array[first : min(first + rows, stop)]
 
     def whole(self) -> Array:
         """The array itself."""
@@ -580,31 +572,33 @@ class RawField(Field):
 
     def __post_init__(self) -> None:
         self.dtype = np.dtype(np.float32) if self.stored == BFLOAT16 else self.stored
-        self.stamp = _stamp(self.path)
-        needed, held = math.prod(self.shape) * self.stored.itemsize, self.stamp[0] - self.offset
+        self.opened = self.path.stat()
+        needed, held = math.prod(self.shape) * self.stored.itemsize, self.opened.st_size - self.offset
         if needed > held:
             raise InputError(
                 f"{self.called} promises {needed} bytes of data (shape {self.shape}, {self.dtype}), "
                 f"but {max(held, 0)} are there: the file is truncated"
             )
 
-    def block(self, start: int, stop: int) -> Array:
+    def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
         """Consecutive rows in memory; bfloat16 as float32."""
         width = math.prod(self.shape[1:])
-        self.check_unchanged()
-        begins = self.offset + start * width * self.stored.itemsize
-        found = np.fromfile(self.path, self.stored, (stop - start) * width, offset=begins)
-        self.check_unchanged()
-        if self.stored == BFLOAT16:
-            found = (found["bfloat16"].astype(np.uint32) << 16).view(np.float32)
-        return found.astype(self.dtype, copy=False).reshape(stop - start, *self.shape[1:])
+        for first in range(start, stop, rows):
+            count = min(rows, stop - first)
+            begins = self.offset + first * width * self.stored.itemsize
+            self.check_unchanged()
+            found = np.fromfile(self.path, self.stored, count * width, offset=begins)
+            self.check_unchanged()
+            if self.stored == BFLOAT16:
+                found = (found["bfloat16"].astype(np.uint32) << 16).view(np.float32)
+            yield found.astype(self.dtype, copy=False).reshape(count, *self.shape[1:])
 
     def check_unchanged(self) -> None:
         """Raise InputError where the file has another size or time of change than when it was first looked at."""
-        found = _stamp(self.path)
-        if found != self.stamp:
+        before, now = self.opened, self.path.stat()
+        if (before.st_size, before.st_mtime_ns) != (now.st_size, now.st_mtime_ns):
             raise InputError(
-                f"{self.called} changed while it was read ({self.stamp[0]} bytes before, {found[0]} now): "
+                f"{self.called} changed while it was read ({before.st_size} bytes before, {now.st_size} now): "
                 "another process writes to it; read a copy, or wait until it is finished"
             )
 
@@ -620,9 +614,3 @@ class RawField(Field):
             return None
         self.check_unchanged()
         return np.asarray(np.memmap(self.path, self.stored, "c", self.offset, self.shape))
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    """What identifies the state of a file: its size in bytes and the time of its last change in nanoseconds."""
-    found = path.stat()
-    return found.st_size, found.st_mtime_ns

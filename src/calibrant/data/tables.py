@@ -13,7 +13,6 @@ commas. Parquet columns of lists hold K numbers per row; class names are a JSON 
 import csv
 import gzip
 import re
-import zipfile
 import zlib
 from bisect import bisect
 from collections import Counter
@@ -30,7 +29,7 @@ from calibrant.core import progress
 from calibrant.core.arrays import Array, as_array
 from calibrant.core.errors import InputError
 from calibrant.core.schema import typed
-from calibrant.data.arrays import names_field
+from calibrant.data.arrays import check_members, names_field
 from calibrant.data.scratch import Scratch
 from calibrant.data.source import (
     CLASS_NAMES,
@@ -43,10 +42,8 @@ from calibrant.data.source import (
     ArrayField,
     Field,
     Fields,
-    Source,
     Wanted,
     canonical,
-    check_counts,
     check_expansion,
     class_of,
     picked,
@@ -165,61 +162,56 @@ class ParquetTable(Table):
 class TableField(Field):
     """One column of a table (numbers, texts, or lists of K numbers), or several side by side.
 
-    parsed : shall text be read as numbers: lists such as `[0.1, 0.9]`, or percent such as `93%`?
+    numbers : shall text be read as numbers: lists such as `[0.1, 0.9]`, or percent such as `93%`?
     """
 
-    def __init__(
-        self, table: Table, columns: list[int], key: str, *, matrix: bool = False, parsed: bool = False
-    ) -> None:
-        self.table, self.columns, self.key = table, columns, key
+    def __init__(self, table: Table, columns: list[int], key: str, *, numbers: bool = False) -> None:
+        self.table, self.columns = table, columns
         self.called = f"{table.called}: {key}"
         kinds = [table.types[place] for place in columns]
         self.lists = str(kinds[0]).partition("<")[0].endswith("list")  # of a fixed size, large or not
         self.dtype = np.result_type(*map(_dtype, [kinds[0].value_type] if self.lists else kinds))
-        self.shape: tuple[int, ...] = (table.n_rows, len(columns)) if matrix else (table.n_rows,)
+        self.shape: tuple[int, ...] = (table.n_rows, len(columns)) if len(columns) > 1 else (table.n_rows,)
         first = (batch for _, batch in table.batches(columns, 0, 1))
-        for head in islice(first, self.lists or parsed or matrix):
+        for head in islice(first, self.lists or numbers):
             cells = [str(column[0]).strip() for column in head.columns]
             self.percent = any(cell.endswith("%") for cell in cells)
-            self.lists = self.lists or (parsed and cells[0].startswith(("[", "tensor([")))
+            self.lists = self.lists or (len(cells) == 1 and cells[0].startswith(("[", "tensor([")))
             if self.lists:
                 self.shape = (table.n_rows, len(_parsed_lists(head.column(0))[0].as_py() or ()))
-        if (matrix or parsed) and self.dtype.kind not in "fiub":
-            self.dtype = np.dtype(np.float64)  # texts that must be numbers
+        if numbers and self.dtype.kind not in "fiub":
+            self.dtype = np.dtype(np.float64)
 
     def beside(self, others: Sequence[Field], key: str) -> Field:
-        """These columns and those of others of the same table as one matrix."""
+        """These columns and those of others of the same table as one matrix; one alone as it is, text in numbers."""
         columns = []
         for one in (self, *others):
-            if len(one.shape) > 1:
+            if others and len(one.shape) > 1:
                 raise InputError(f"{one.called} must hold one real number per row")  # type: ignore[attr-defined]
             columns += one.columns  # type: ignore[attr-defined]
-        return TableField(self.table, columns, key, matrix=True)
-
-    def numeric(self) -> Field:
-        """The column as numbers, or lists of them, where it holds text."""
         text = self.table.decimal is not None and self.dtype.kind == "O"
-        return TableField(self.table, self.columns, self.key, parsed=True) if text else self
+        return TableField(self.table, columns, key, numbers=True) if others or text else self
 
     def read(self) -> Array:
         """The whole column or matrix; texts become numbers where they all are, whole numbers that miss some objects."""
+        import pyarrow as pa
+
         check_expansion(self.nbytes, self.table.size, self.called)
         if len(self.shape) == 2:
-            pieces = list(self.blocks(0, self.shape[0], VECTOR_BATCH))
+            pieces: list[Any] = list(self.blocks(0, self.shape[0], VECTOR_BATCH))
         else:
-            pieces = [_values(batch.column(0)) for _, batch in self.table.batches(self.columns, 0, VECTOR_BATCH)]
+            parts = (pa.Table.from_batches([batch]) for _, batch in self.table.batches(self.columns, 0, VECTOR_BATCH))
+            pieces = [
+                memory_array(column, self.called) for part in parts for column in (frame_columns(part) or {}).values()
+            ]
         array = np.concatenate(pieces) if pieces else np.empty(self.shape, self.dtype)
         if array.shape != self.shape:
             raise InputError(f"{self.called} holds {len(array)} rows, but the file claims {self.shape[0]}")
         return typed(np.char.strip(array)) if array.dtype.kind == "U" and self.table.decimal else array
 
-    def source(self, name: str) -> Source:
-        """The rows of the matrix."""
-        check_expansion(self.nbytes, self.table.size, self.called)
-        return super().source(name)
-
     def blocks(self, start: int, stop: int, rows: int) -> Iterator[Array]:
         """Blocks in order; what lies before `start` is not read where the format allows it."""
+        check_expansion(self.nbytes, self.table.size, self.called)
         at = start
         for first, batch in self.table.batches(self.columns, start, rows):
             if at >= stop:
@@ -299,19 +291,6 @@ def _parsed_lists(column: Any) -> Any:
         raise InputError(f"a list holds what is not a number: {' '.join(str(error).split())[:80]}") from error
 
 
-def _values(column: Any) -> Array:
-    """A column as an array: texts as such, and as objects where whole numbers or texts are missing."""
-    from pyarrow import types
-
-    if types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    if types.is_decimal(column.type):
-        column = column.cast("float64")
-    if str(column.type) in TEXTS or (column.null_count and not types.is_floating(column.type)):
-        return np.array(column.to_pylist(), dtype=object if column.null_count else str)
-    return column.to_numpy(zero_copy_only=False)
-
-
 def _dtype(arrow_type: Any) -> np.dtype[Any]:
     """The numpy dtype of a column's items; object for everything that is not a number."""
     from pyarrow import types
@@ -331,7 +310,6 @@ def table_fields(path: Path, wanted: Wanted) -> Fields:
 
 
 def _fields(table: Table) -> Fields:
-    check_counts((table.n_rows,), table.called)
     names = canonical(table.names)
     found = Fields({name: TableField(table, [place], name) for place, name in enumerate(names) if name})
     if CLASS_NAMES.encode() in table.metadata:
@@ -462,11 +440,7 @@ def excel_fields(path: Path, wanted: Wanted) -> Fields:
     except ImportError as error:
         raise InputError(f"{path} is a workbook: save the sheet as .csv, or install pandas and openpyxl") from error
     with reading(path, "workbook", (Exception,)):  # openpyxl raises errors of many kinds
-        with zipfile.ZipFile(path) as archive:
-            for member in archive.infolist():
-                check_expansion(
-                    member.file_size, member.compress_size, f"{path}: {member.filename[:60]}", ROOM_FOR_TEXT
-                )
+        check_members(path, ROOM_FOR_TEXT)
         return column_fields(frame_columns(pd.read_excel(path)) or {})
 
 
@@ -500,10 +474,11 @@ def frame_columns(given: Any) -> dict[str, Any] | None:
     if not isinstance(frame, nw.DataFrame):
         return None
     columns = {}
-    for series in frame.iter_columns():
-        exact = series.dtype.is_integer() and series.null_count()  # numpy would make floats of them
-        plain = series.cast(nw.Float64) if series.dtype == nw.Decimal else series
-        columns[str(series.name)] = np.array(series.to_list(), dtype=object) if exact else plain.to_numpy()
+    for given_series in frame.iter_columns():
+        series = given_series.cast(nw.Float64) if given_series.dtype == nw.Decimal else given_series
+        # numpy would make floats of whole numbers, and pyarrow a category of a missing one
+        missing = series.null_count() and not series.dtype.is_float()
+        columns[str(series.name)] = np.array(series.to_list(), dtype=object) if missing else series.to_numpy()
     return columns
 
 

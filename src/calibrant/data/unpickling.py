@@ -36,10 +36,6 @@ class RefusedError(ValueError):
     """The content is not one of the layouts."""
 
 
-class EvalPrediction:
-    """Stands for the class of that name in transformers, of which only the attributes are read."""
-
-
 class PredictionOutput(NamedTuple):
     """Stands for the tuples of that name, and of EvalLoopOutput, in transformers."""
 
@@ -69,7 +65,6 @@ _KNOWN: dict[tuple[str, str], Any] = {
     ("collections", "OrderedDict"): collections.OrderedDict,
     ("transformers.trainer_utils", "PredictionOutput"): PredictionOutput,
     ("transformers.trainer_utils", "EvalLoopOutput"): PredictionOutput,
-    ("transformers.trainer_utils", "EvalPrediction"): EvalPrediction,
 }
 """The only names that a pickle may use, beside those of torch, and what they stand for."""
 
@@ -134,8 +129,6 @@ def _is_array(value: Any) -> bool:
 
 
 def _name(content: Any, kind: str) -> dict[str, Any]:
-    if isinstance(content, EvalPrediction):
-        return vars(content)
     if isinstance(content, PredictionOutput):
         return content._asdict()
     if _is_array(content):

@@ -9,7 +9,8 @@ import os
 import struct
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -37,6 +38,9 @@ from calibrant.data.tables import ParquetTable, text_form, text_table
 
 ONE = {"logits": "logit", "probabilities": "probability"}
 """What one score of a kind is called."""
+
+Part = tuple[list[str], list[Any]]
+"""Names and columns of some rows of a table, arrays of numpy or Arrow."""
 
 ALIGNMENT = 64
 ZIP64_EXTRA = 20
@@ -111,13 +115,11 @@ class _Stored(NamedTuple):
     dtype: np.dtype[Any]
     blocks: Iterable[Array]
 
-    def write(self, file: IO[bytes], *, header: bool = True) -> None:
-        """Its bytes, in the npy format or without a header."""
-        if header:
-            descr = np.lib.format.dtype_to_descr(self.dtype)
-            np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": self.shape})
-        for block in self.blocks:
-            file.write(block.tobytes())
+    def write(self, file: IO[bytes]) -> None:
+        """The array in the npy format."""
+        descr = np.lib.format.dtype_to_descr(self.dtype)
+        np.lib.format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": self.shape})
+        file.writelines(block.tobytes() for block in self.blocks)
 
 
 def _stored(parts: Mapping[str, Predictions], *, names: bool = True) -> dict[str, _Stored]:
@@ -190,65 +192,65 @@ def _write_safetensors(parts: dict[str, Predictions], path: Path) -> None:
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for array in arrays.values():
-            array.write(file, header=False)
+            file.writelines(block.tobytes() for block in array.blocks)
 
 
-def _write_parquet(predictions: Predictions, path: Path) -> None:
-    """A row group per chunk."""
+def _write_table(predictions: Predictions, path: Path) -> None:
+    """A column per array; in text one per class, with the fewest digits that read back as the same numbers."""
+    text, names = path.suffix != ".parquet", predictions.class_names
+    word, classes = score_word(predictions, text), names or range(predictions.n_classes)
+    singular = {"labels": "label", "weights": "weight", LABEL_SHARES: "label_share"} if text else {}
+    own = {singular.get(name, name): array for name, array in columns_of(predictions).items() if array.ndim < 3}
+
+    def parts() -> Iterator[Part]:
+        for chunk in predictions.like(groups=own).chunks():  # groups are cut with the rows, whatever they hold
+            columns = {**chunk.groups, word: chunk.values.astype(str) if text else chunk.values}
+            for name, array in list(columns.items()) if text else ():
+                if array.ndim == 2:
+                    inner = classes if array.shape[1] == len(classes) else range(array.shape[1])
+                    columns |= {f"{name}_{end}": array[:, place] for place, end in enumerate(inner)}
+                    del columns[name]
+            yield list(columns), list(columns.values())
+
+    if text:
+        _save_text(parts(), path, "\t" if ".tsv" in path.suffixes else ",")
+    else:
+        _save_parquet(parts(), path, None if names is None else {CLASS_NAMES: json.dumps(names)})
+
+
+def _save_parquet(parts: Iterator[Part], path: Path, metadata: Any) -> None:
+    """A row group per part."""
     import pyarrow as pa
-
-    word, names = score_word(predictions), predictions.class_names
-    metadata = None if names is None else {CLASS_NAMES: json.dumps(names)}
-    # groups are cut with the rows, whatever they hold
-    chunks = predictions.like(groups=columns_of(predictions)).chunks()
-    arrays = ({word: chunk.values, **chunk.groups} for chunk in chunks)
-    _save_tables((pa.table(list(map(arrow_array, own.values())), list(own), metadata=metadata) for own in arrays), path)
-
-
-def _save_tables(tables: Iterator[Any], path: Path) -> None:
     import pyarrow.parquet as pq
 
+    tables = (pa.table(list(map(arrow_array, columns)), names, metadata=metadata) for names, columns in parts)
     first = next(tables)
     with pq.ParquetWriter(path, first.schema, compression="zstd") as writer:
-        writer.write_table(first)
-        for table in tables:
+        for table in chain([first], tables):
             writer.write_table(table)
 
 
-def arrow_array(array: Array) -> Any:
+def arrow_array(array: Any) -> Any:
     """A column of numbers or texts, or of lists of as many numbers as the matrix has columns."""
     import pyarrow as pa
 
+    if isinstance(array, pa.Array):
+        return array
     flat = pa.array(np.ascontiguousarray(array).reshape(-1), pa.string() if array.dtype.kind in "US" else None)
     return flat if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
 
 
-def _write_csv(predictions: Predictions, path: Path) -> None:
-    """The fewest digits that read back as the same numbers; matrices as one column each."""
-    names = predictions.class_names or range(predictions.n_classes)
-    columns = {}
-    for name, array in columns_of(predictions).items():
-        one = {"labels": "label", "weights": "weight", LABEL_SHARES: "label_share"}.get(name, name)
-        if array.ndim == 1:
-            columns[one] = array
-        elif array.ndim == 2:
-            inner = names if array.shape[1] == len(names) else range(array.shape[1])
-            columns |= {f"{one}_{word}": array[:, place] for place, word in enumerate(inner)}
-    one = score_word(predictions, True)
-    with csv_writer(path, "\t" if ".tsv" in path.suffixes else ",") as writer:
-        writer.writerow([*columns, *([one] if predictions.flat else [f"{one}_{name}" for name in names])])
-        for chunk in predictions.like(groups=columns).chunks():
-            shown = chunk.values.reshape(chunk.n, -1).T.astype(str)
-            writer.writerows(zip(*(column.tolist() for column in (*chunk.groups.values(), *shown)), strict=True))
-
-
-@contextmanager
-def csv_writer(path: Path, separator: str) -> Iterator[Any]:
-    """A writer of rows to a file, packed where its name says so."""
+def _save_text(parts: Iterator[Part], path: Path, separator: str, *, header: bool = True, unnamed: int = 0) -> None:
+    """Lines of text, packed where the name of the file says so; the header leaves out the first `unnamed` columns."""
     with path.open("wb") as raw:
         stream = gzip.GzipFile("", "wb", 3, raw, mtime=0) if path.suffix.lower() == ".gz" else raw
         with io.TextIOWrapper(stream, encoding="utf-8", newline="") as text:  # which closes the stream, too
-            yield csv.writer(text, delimiter=separator, lineterminator="\n")
+            writer = csv.writer(text, delimiter=separator, lineterminator="\n")
+            for names, columns in parts:
+                if header:
+                    writer.writerow(names[unnamed:])
+                header = False
+                writer.writerows(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def _write_jsonl(predictions: Predictions, path: Path) -> None:
@@ -277,13 +279,13 @@ def rewrite(given: Predictions, calibrated: Predictions, source: Path, target: P
     A column of scores keeps its name, unless the kind changes and the name says the kind: `logit_cat` becomes
     `probability_cat`. Nothing is written unless both are tables of one format, and `given` has all rows of the source.
     """
-    work, suffix = WRITERS.get(suffix_of(source)), suffix_of(target)
-    same = work is WRITERS.get(suffix) and suffix in (*TEXT, ".parquet") and source.is_file()
-    if not same or not given.score_columns or isinstance(given.source, TakenSource):
+    both = {suffix_of(source), suffix_of(target)}
+    same = both <= {".parquet"} or both <= {*SEPARATED} or both <= {*LINES}
+    if not same or not source.is_file() or not given.score_columns or isinstance(given.source, TakenSource):
         return []
     renamed = {name: _renamed(name, calibrated.kind) for name in given.score_columns}
     with atomic_write(target) as temporary:
-        change = _rewrite_jsonl if suffix in LINES else _rewrite_table
+        change = _rewrite_jsonl if both <= {*LINES} else _rewrite_table
         change(calibrated, source, temporary, renamed)
     return [target]
 
@@ -300,33 +302,28 @@ def _renamed(name: str, kind: str) -> str:
 
 
 def _rewrite_table(calibrated: Predictions, source: Path, temporary: Path, renamed: dict[str, str]) -> None:
-    import pyarrow as pa
-
     form = text_form(source) if suffix_of(source) in SEPARATED else None
     table = ParquetTable(source, str(source)) if form is None else text_table(source, form, set())
     names = canonical(table.names)
     header = [renamed.get(name, own) for name, own in zip(names, table.names, strict=True)]
 
-    def changed() -> Iterator[Any]:
+    def changed() -> Iterator[Part]:
         for start, batch in table.batches(list(range(len(names))), 0, 2**18):
             values = calibrated[start : start + batch.num_rows].values.reshape(batch.num_rows, -1)
+            matrix = len(renamed) < values.shape[1]
             if form is not None:
                 values = values.astype(str)
-                lists = [[f"[{', '.join(row)}]"] for row in values.tolist()] if len(renamed) < values.shape[1] else []
+                lists = [f"[{', '.join(row)}]" for row in values.tolist()] if matrix else []
                 values = np.array(lists or np.char.replace(values, ".", form.decimal))
             columns = batch.columns
             for own, name in enumerate(renamed):
-                place = names.index(name)
-                columns[place] = arrow_array(values if pa.types.is_nested(table.types[place]) else values[:, own])
-            yield pa.Table.from_arrays(columns, header, metadata=table.metadata)
+                columns[names.index(name)] = values if matrix else values[:, own]
+            yield header, columns
 
     if form is None:
-        return _save_tables(changed(), temporary)
-    with csv_writer(temporary, form.separator) as writer:
-        if form.header:
-            writer.writerow(header[form.row_names :])
-        for part in changed():
-            writer.writerows(zip(*(column.to_pylist() for column in part.columns), strict=True))
+        _save_parquet(changed(), temporary, table.metadata)
+    else:
+        _save_text(changed(), temporary, form.separator, header=form.header, unnamed=form.row_names)
 
 
 def _rewrite_jsonl(calibrated: Predictions, source: Path, temporary: Path, renamed: dict[str, str]) -> None:
@@ -361,9 +358,9 @@ TEXT = SEPARATED + LINES
 WRITERS: dict[str, Callable[[Any, Path], Any]] = {
     ".npz": _write_npz,
     ".npy": _write_npy,
-    ".parquet": _write_parquet,
+    ".parquet": _write_table,
     ".safetensors": _write_safetensors,
-    **dict.fromkeys(SEPARATED, _write_csv),
+    **dict.fromkeys(SEPARATED, _write_table),
     **dict.fromkeys(LINES, _write_jsonl),
 }
 """Suffix to the function that writes predictions, or all parts where the format holds several, to a path. Formats that
