@@ -187,7 +187,7 @@ def _objects(found: Fields, path: Path, column: list[Any], key: str, wanted: Wan
     if order is None and key == "labels" and known:
         if set(known) != set(names):
             raise InputError(f"{path}: {key} name {', '.join(names)}, but the scores {', '.join(known)}")
-        names = known
+        names = list(known)
     given = list(wanted.class_names or ())
     if scores and set(names) <= set(given):
         names = given
