@@ -26,11 +26,11 @@ from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import column_of, draw, sampled
 from calibrant.evaluation.consistency import consistency_test
 from calibrant.evaluation.groups import (
-    column_groups,
     columns_by,
     common_groups,
     group_differences,
     make_grouping,
+    row_groups,
     split_name,
 )
 from calibrant.evaluation.results import Comparison, MethodRow
@@ -188,7 +188,7 @@ def compare(
                 changed_predictions=float(np.average(columns.prediction != before.prediction, weights=seen.weights)),
                 changed_rankings=reversed_share(before.confidence, columns.confidence),
                 noise_floor=consistency_test(columns.confidence, columns.correct, seed=seed, **shared),
-                groups=grouping and column_groups(columns, seen.task, grouping, resamples=resamples, **shared),
+                groups=grouping and row_groups(rows, grouping, resamples=resamples, **shared),
             )
         )
     floors = {row.method: row.noise_floor for row in found if row.error is None}

@@ -58,9 +58,8 @@ from calibrant.evaluation.tables import (
     plain,
 )
 from calibrant.kernels.logistic import Pull, fit_logistic, logistic_sums
-from calibrant.kernels.rows import RowColumns
 from calibrant.metrics.clinical import Z_95
-from calibrant.metrics.inputs import hits
+from calibrant.metrics.inputs import Checked
 
 QUANTILES = 4
 """Groups that a column of measurements is cut into."""
@@ -587,10 +586,11 @@ def group_analysis(
     return GroupAnalysis(columns, groups, differ, critical, *_worst_served(groups, differ, pooled, about))
 
 
-def column_groups(columns: RowColumns, task: str, grouping: Grouping, **options: Any) -> GroupAnalysis:
-    """`group_analysis` of the columns of rows, with accuracy, NLL and Brier score of every group."""
-    scores = {"accuracy": hits(columns, task), "nll": columns.nll, "brier": columns.brier}
-    return group_analysis(columns.confidence, columns.correct, grouping, scores=scores, about=about(task), **options)
+def row_groups(rows: Checked, grouping: Grouping, **options: Any) -> GroupAnalysis:
+    """`group_analysis` of rows, with accuracy, NLL and Brier score of every group."""
+    confidence, correct, _ = rows.top()
+    scores = {"accuracy": rows.column("hit"), "nll": rows.column("nll"), "brier": rows.column("brier")}
+    return group_analysis(confidence, correct, grouping, scores=scores, about=about(rows.task), **options)
 
 
 def group_differences(own: Any, other: Any, comparison: Any) -> Figures:

@@ -29,9 +29,9 @@ from calibrant.evaluation.consistency import (
 )
 from calibrant.evaluation.groups import (
     GroupAnalysis,
-    column_groups,
     columns_by,
     make_grouping,
+    row_groups,
 )
 from calibrant.evaluation.results import MAIN, ClassProfile, about
 from calibrant.evaluation.scoring import (
@@ -278,7 +278,7 @@ def measure(
     if not rows.flat:
         floor = replace(floor, p_value=min(1.0, floor.p_value / (1 - CLASS_SHARE)))
     grouping = None if by is None else make_grouping(by, seen.n)
-    groups = grouping and column_groups(columns, seen.task, grouping, clusters=clusters, resamples=resamples, **shared)
+    groups = grouping and row_groups(rows, grouping, clusters=clusters, resamples=resamples, **shared)
     bins = reliability_bins(confidence, correct, **shared)
     progress.step("intervals", 3, 3)
     too_few = too_few_to_tell(confidence, correct, weights, seen.task, clusters)

@@ -113,8 +113,8 @@ class ModelComparison(PlainData):
             return "every method failed on every model"
         rank, total = self.mean_ranks()[self.best], len(self.models)
         return (
-            f"{self.best} has the lowest mean rank by {self.criterion} ({rank:.2f} over {total} models); it is best or "
-            f"within noise of the best on {self.wins()[self.best]} of {total}"
+            f"{self.best} has the lowest mean rank by {facts(self.criterion).label} ({rank:.2f} over {total} models); "
+            f"it is best or within noise of the best on {self.wins()[self.best]} of {total}"
         )
 
     def beside(self, method: str | None = None) -> Comparison:

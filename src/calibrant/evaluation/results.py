@@ -20,7 +20,6 @@ from calibrant.evaluation.tables import (
     PlainData,
     Row,
     Table,
-    metric_columns,
     plain,
 )
 from calibrant.kernels.rows import RowColumns
@@ -298,7 +297,8 @@ class Comparison(PlainData):
                 tie = bool(orders[name]) and name in row.ties
                 cells[name] = Cell(name, estimate, first, second and not tie, tie and not first)
             rows.append(Row(row.method, cells, best, row.error))
-        return Table("method", metric_columns([*self.metric_names, "difference", *EXTRAS]), rows, self.verdict)
+        columns = {name: facts(name).title for name in (*self.metric_names, "difference", *EXTRAS)}
+        return Table("method", columns, rows, self.verdict)
 
     def __repr__(self) -> str:
         notes = [f"* best. {self.verdict}", *self.advice]

@@ -145,9 +145,13 @@ class Checked:
         return RowColumns(p, (p >= 0.5).astype(np.int64), positive, nll, brier, entropy)
 
     def column(self, name: str) -> Array:
-        """One number per row: a field of `RowColumns`, or "hit", whether the predicted class is right."""
+        """One number per row: a field of `RowColumns`, or "hit", whether the predicted class is right.
+
+        Of one score per row, class 1 is predicted where p ≥ ½.
+        """
         if name == "hit":
-            return hits(self.columns(), self.task)
+            found = self.columns()
+            return found.prediction == found.correct if self.task == "binary" else found.correct
         return getattr(self.columns({"nll": "scores", "brier": "scores", "entropy": "all"}.get(name, "correct")), name)
 
     def top(self, *, ordered: bool = False) -> tuple[Array, Array, Array | None]:
@@ -190,11 +194,6 @@ def adds_up(statistic: Callable[..., Sums]) -> Callable[..., Sums]:
         return rows.totals[asked]
 
     return known
-
-
-def hits(columns: Any, task: str) -> Array:
-    """Is the predicted class of each row right (n,)? Of one score per row, class 1 is predicted where p ≥ ½."""
-    return columns.prediction == columns.correct if task == "binary" else columns.correct
 
 
 def check(
