@@ -135,6 +135,19 @@ def test_whole_percent_are_divided_by_their_sum() -> None:
         cal.Predictions(probabilities=P, labels=np.ones((60, 3)), task="multiclass")
 
 
+@pytest.mark.parametrize("names", [["2", "1", "0"], ["1", "2", "3"], NAMES])
+def test_one_hot_labels_are_places_whatever_the_names(names: list[str]) -> None:
+    found = cal.Predictions(probabilities=P, labels=np.eye(3)[LABELS], task="multiclass", class_names=names)
+    np.testing.assert_array_equal(found.labels, LABELS)
+
+
+def test_a_label_can_be_left_out_where_others_have_meanings() -> None:
+    frame = FRAME.add_prefix("prob_").assign(label=np.where(np.arange(60) < 5, -100, LABELS + 1))
+    found = open_predictions(frame, class_names={1: "ant", 2: "bee", 3: "cow"}, ignore_index=-100)
+    np.testing.assert_array_equal(found.labels, LABELS[5:])
+    assert found.class_names == ("ant", "bee", "cow")
+
+
 def test_weights_may_be_one_column_and_objects_have_a_name() -> None:
     found = open_predictions({"probabilities": P, "labels": LABELS, "weights": np.full((60, 1), 2.0)})
     assert found.weights.tolist() == [2.0] * 60

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from calibrant.core.arrays import as_array
 from calibrant.core.errors import InputError, NoRowsError
 from calibrant.core.schema import KINDS, MISSING, OUTCOMES, PERCENT, class_key, identifier, listed, number_order
 from calibrant.data.predictions import Predictions, join
@@ -107,18 +106,21 @@ def assemble(fields: Found, wanted: Wanted) -> Predictions:
     own = {word: fields[key].read() if isinstance(key, str) else key for word, key in given.items()}
     naming = first_of((prefix + CLASS_NAMES, CLASS_NAMES), fields)
     names = scores.names if naming is None else _class_names(fields[naming], f"{wanted.called}: {naming}")
-    if isinstance(wanted.class_names, Mapping):
-        own["labels"], names = _translated(own["labels"], wanted.class_names, names)
-    elif wanted.class_names is not None:
-        names = wanted.class_names
+    said = wanted.class_names
+    if isinstance(said, Mapping):  # labels are matched to what they say, and columns are called what that stands for
+        codes = {str(name): str(code) for code, name in said.items()}
+        names = list(codes) if names is None or set(names) != set(codes) else names
+        said = [codes[name] for name in names]
+    elif said is not None:
+        names = said
     words = {word: key for word, key in given.items() if isinstance(key, str)}
     found = join(
         scores,
         own,
         {word: fields[key].read() for key, word in groups.items()},
         {"scores": chosen.key, **words},
-        replace(wanted, kind=PERCENT if percent else chosen.kind, task=task, class_names=names),
-    )
+        replace(wanted, kind=PERCENT if percent else chosen.kind, task=task, class_names=said or names),
+    ).named(names)
     if found.flat and wanted.scores is None and len(chosen.columns) == 1:
         (name,) = _classes(chosen.columns, chosen.key)
         negative = [word for word, outcome in OUTCOMES.items() if outcome == 0] + list(wanted.class_names or ())[:1]
@@ -181,17 +183,6 @@ def _class_names(field: Field, called: str) -> list[str]:
         raise InputError(f"{called} must be a list of texts, got dtype {field.dtype} of shape {field.shape}")
     names = field.read()
     return (np.char.decode(names, "utf-8", "replace") if names.dtype.kind == "S" else names).tolist()
-
-
-def _translated(labels: Any, meanings: Mapping[Any, str], known: Sequence[str] | None) -> tuple[Any, list[str]]:
-    """Labels under the names that a mapping gives to what they say, and the names of the columns in order."""
-    names = {class_key(code): str(name) for code, name in meanings.items()}
-    if labels is not None:
-        given = as_array(labels, "labels")
-        if given.ndim != 1:
-            raise InputError(f"class_names= gives names to labels, but these have shape {given.shape}: give a list")
-        labels = np.array([names.get(class_key(value), value) for value in given.astype(str).tolist()])
-    return labels, list(known if known is not None and set(known) == set(names.values()) else names.values())
 
 
 def _task(fields: Found, key: str, wanted: Wanted) -> str | None:
@@ -262,8 +253,12 @@ def _unnamed(fields: Found, kind: str | None, wanted: Wanted) -> _Choice:
     elif split in fields:
         raise InputError(f'{name}: {split} does not say what it holds: give kind="logits" or kind="probabilities"')
     elif isinstance(fields, Fields) and kind:
-        rest = [word for word in fields if word not in wanted.columns and word.lower() not in ROW_NAMES]
-        rest = [word for word in rest if len(fields[word].shape) == 1 and fields[word].read().dtype.kind in "fiu"]
+        rest = [
+            word
+            for word, field in fields.items()
+            if word not in wanted.columns and word.lower() not in ROW_NAMES
+            if len(field.shape) == 1 and field.read().dtype.kind in "fiu"
+        ]
         label = first_of((str(wanted.labels), *ANY_LABELS), fields)
         labels = [] if label is None else np.unique(fields[label].read().astype(str)).tolist()
         labelled = set(map(class_key, labels))

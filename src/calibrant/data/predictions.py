@@ -424,8 +424,10 @@ def join(
         made_of = partial(fractions, classes=two or task == "multiclass")
         source, kind = ViewSource(source, made_of), "probabilities"
     if task == "multiclass" and labels is not None and label_shape == scores.shape and labels.dtype.kind in "fiub":
-        own["labels"] = labels = _classes(labels, names["labels"])
-        label_shape = labels.shape
+        labels, known = _classes(labels, names["labels"]), wanted.class_names
+        if known is not None:  # which may be numbers of other columns
+            labels = np.take(known, labels, mode="clip")
+        own["labels"], label_shape = labels, labels.shape
     if ignore_index is not None and labels is not None:
         if label_shape != (n_rows,):
             raise InputError(
