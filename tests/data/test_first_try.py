@@ -13,7 +13,7 @@ import pytest
 
 import calibrant as cal
 from calibrant.core.errors import InputError
-from calibrant.data import open_predictions
+from calibrant.data import open_predictions, write_predictions
 
 pytest.importorskip("transformers")
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "first_try.py"
@@ -146,6 +146,17 @@ def test_a_label_can_be_left_out_where_others_have_meanings() -> None:
     found = open_predictions(frame, class_names={1: "ant", 2: "bee", 3: "cow"}, ignore_index=-100)
     np.testing.assert_array_equal(found.labels, LABELS[5:])
     assert found.class_names == ("ant", "bee", "cow")
+
+
+def test_columns_beside_labels_that_are_left_out(tmp_path: Path) -> None:
+    rows = {"probabilities": P, "age": np.arange(60.0)}
+    found = open_predictions(rows, labels=[9, *LABELS[1:]], ignore_index=9)
+    np.testing.assert_array_equal(found.column("age"), np.arange(1.0, 60))
+    places = {"logits": RNG.normal(size=(3, 4, 5, 5)), "labels": RNG.integers(0, 4, (3, 5, 5)), "image": np.arange(3)}
+    places["labels"][0, 0] = 255
+    found = open_predictions(places, ignore_index=255)
+    assert (found.n, found.extras) == (70, {})
+    write_predictions(found, tmp_path / "a.npz")
 
 
 def test_weights_may_be_one_column_and_objects_have_a_name() -> None:

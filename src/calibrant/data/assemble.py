@@ -138,8 +138,10 @@ def assemble(fields: Found, wanted: Wanted) -> Predictions:
         if not isinstance(field, BrokenField) and field.shape[:1] == scores.shape[:1]
     }
     if wanted.ignore_index is not None and own["labels"] is not None:
-        kept = np.flatnonzero(own["labels"] != wanted.ignore_index)
-        found.extras = {word: TakenSource(one, kept) for word, one in found.extras.items()}
+        labels = np.asarray(own["labels"])
+        kept = np.flatnonzero(labels != wanted.ignore_index)
+        # of places in images nothing else has an entry per row
+        found.extras = {word: TakenSource(one, kept) for word, one in found.extras.items() if labels.ndim == 1}
     found.notes = notes
     if not percent:  # a column that is written back would hold fractions
         found.score_columns = columns
