@@ -18,7 +18,7 @@ from calibrant.core.arrays import Json
 from calibrant.core.atomic import atomic_write, check_source, check_target
 from calibrant.core.errors import InputError
 from calibrant.core.schema import Schema, identifier
-from calibrant.shipping.monitor import OTHER, GroupMonitor, Kept, Monitor, Names, stated
+from calibrant.shipping.monitor import OTHER, GroupMonitor, Kept, Monitor, is_new, stated
 
 FORMATS = '{"confidence": 0.9, "correct": true}, {"probabilities": […], "label": 3} or {"logits": […], "label": 3}'
 SEEN_IDS = 100_000
@@ -76,7 +76,7 @@ class Feed(Kept):
         self.batch, self.id = None if size else batch, id
         self.by, self.known = field or None, listed.split(",") if listed else None
         self.settings = {**self.monitor.settings, "batch": size or batch, "by": by, "id": id}
-        self.seen = Names(SEEN_IDS)
+        self.seen: dict[str, bool] = {}
         self.n_duplicates = 0
         self._path = state
         if state is None:
@@ -99,7 +99,7 @@ class Feed(Kept):
     def count(self, answers: Iterable[Answer]) -> int:
         """Give answers to the monitor, without those whose id was counted before; returns how many there were."""
         given = list(answers)
-        rows = [answer for answer in given if not answer[-1] or self.seen.add(answer[-1])]
+        rows = [answer for answer in given if not answer[-1] or is_new(self.seen, answer[-1], SEEN_IDS)]
         self.n_duplicates += len(given) - len(rows)
         if rows:
             confidence, correct, batches, groups, _ = map(list, zip(*rows, strict=True))

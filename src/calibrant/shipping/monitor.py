@@ -108,7 +108,8 @@ def _like(present: Any, found: Any, name: str) -> Any:
         present.restore(found)
         return present
     if isinstance(present, dict):
-        return {key: _like(inner, found[key], key) for key, inner in present.items()}
+        # names that came before are True each
+        return {key: _like(present.get(key, True), inner, key) for key, inner in found.items()}
     if isinstance(present, np.ndarray):
         array = np.frombuffer(base64.b64decode(found, validate=True), dtype=present.dtype)
         if array.size != present.size or np.isnan(array).any():
@@ -120,28 +121,14 @@ def _like(present: Any, found: Any, name: str) -> Any:
     return found
 
 
-class Names(Stateful):
-    """The latest names, at most so many: whether one has come before."""
-
-    def __init__(self, most: int) -> None:
-        self.most, self.digests = most, dict[str, bool]()
-
-    def add(self, name: str) -> bool:
-        """Whether this name is not among the latest; it is from now on."""
-        digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-        known = self.digests.pop(digest, False)
-        self.digests[digest] = True  # a dict keeps the order of insertion
-        if len(self.digests) > self.most:
-            del self.digests[next(iter(self.digests))]
-        return not known
-
-    def state(self) -> Any:
-        """The digests, oldest first."""
-        return list(self.digests)
-
-    def restore(self, state: Any) -> None:
-        """Go on from them."""
-        self.digests = dict.fromkeys(state[-self.most :], True)
+def is_new(known: dict[str, bool], name: str, most: int) -> bool:
+    """Whether a name is not among the latest, of which at most so many are known; it is from now on."""
+    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    came_before = known.pop(digest, False)
+    known[digest] = True  # a dict keeps the order of insertion
+    if len(known) > most:
+        del known[next(iter(known))]
+    return not came_before
 
 
 class Bets(Stateful):
@@ -405,7 +392,7 @@ class Monitor(Kept):
     def reset(self) -> None:
         """Forget everything, as after a new calibrator went live."""
         self.n = self.n_late = 0
-        self._batches = Names(MAX_BATCHES)
+        self._batches: dict[str, bool] = {}
         self.alarm_at: int | None = None
         self._bets = Bets(self.n_bins, self.batch is not None)
         self.open_batch: str | None = None
@@ -494,7 +481,7 @@ class Monitor(Kept):
             last = self.open_batch
             for place, name in enumerate(names):
                 if name != self.open_batch:
-                    betting[place] = self._batches.add(name)
+                    betting[place] = is_new(self._batches, name, MAX_BATCHES)
                     self.open_batch = name if betting[place] else self.open_batch
             names = names[betting]
             ends = np.append(names[1:] != names[:-1], False)[: len(names)]
