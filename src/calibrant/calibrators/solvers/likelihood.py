@@ -355,12 +355,13 @@ class Affine:
     def _means(self, sums: Array) -> Array:
         """Sums over the rows as means; what classes share in the columns of all is 0, and rounding is taken off it."""
         means = sums / self.total
-        return means - _shift(means, self.common)
+        return means - np.where(self.common, means.mean(axis=0), 0.0)
 
     def curvature(self, point: Array, reuse: Any) -> tuple[Operator, Operator]:
         """The Hessian's product, and an inverse of what it is without the coupling of classes.
 
-        Along shifts that all classes share the coupling takes all curvature away, apart from that of the ridge.
+        Along shifts that all classes share the coupling takes all curvature away, apart from that of the ridge: they
+        are solved by themselves, and what is left is shifted to where the ridge is lowest.
         """
         moves, ridge = self.ridge.moves, self.ridge
 
@@ -370,13 +371,16 @@ class Affine:
 
         n_classes, size = point.shape
         solver = self._block_solver if n_classes * size**3 <= BLOCK_WORK else self._mean_solver
-        apart, pull, common = solver(point, reuse), ridge.finite.mean(axis=0), self.common & moves.all(axis=0)
-        inverse = np.where(pull > 0, 1.0 / np.where(pull > 0, pull, 1.0), 0.0)
+        apart, strength = solver(point, reuse), ridge.finite
+        common, pull = self.common & moves.all(axis=0), strength.sum(axis=0)
+        safe = np.where(pull > 0, pull, 1.0)
+        share = np.where(common, np.where(pull > 0, strength / safe, 1.0 / n_classes), 0.0)
+        inverse = np.where(common & (pull > 0), 1.0 / safe, 0.0)
 
         def solve(vector: Array) -> Array:
-            shift = _shift(vector, common)
-            found = apart(vector - shift)
-            return found - _shift(found, common) + inverse * shift
+            shift = vector.sum(axis=0)
+            found = apart(vector - share * shift)
+            return found - common * (share * found).sum(axis=0) + inverse * shift
 
         return product, solve
 
@@ -425,11 +429,6 @@ class Affine:
             return inverse * vector - pulled * (scale * np.einsum("jk,jk->j", pulled, vector))[:, None]
 
         return solve
-
-
-def _shift(vector: Array, common: Array) -> Array:
-    """What all classes share (M,): the mean over them of the columns marked, 0 in the others."""
-    return np.where(common, vector.mean(axis=0), 0.0)
 
 
 def fit_matrix(
