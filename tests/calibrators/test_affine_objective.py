@@ -74,6 +74,17 @@ def test_a_shift_that_all_classes_share_is_solved_at_once():
     np.testing.assert_allclose(gradient.mean(axis=0), 0.0, atol=1e-16)
 
 
+def test_a_flat_optimum_far_away_is_none():
+    def sums(point, last):
+        away = 1e-6 * (point - 1e6)
+        return 1.0 + 0.5 * float(away @ away), 1e-6 * away, 1e-12 * np.eye(1)
+
+    found = likelihood.minimise(likelihood.Dense(sums, 1.0, np.zeros((1, 1))), np.ones(1))
+    assert found.point[0] > 1e5
+    assert found.diverging
+    assert not found.converged
+
+
 def test_free_biases_of_a_matrix_sum_to_zero():
     rows = many_classes(400, 6, seed=6, signal=2.0)
     fitted = calibrant.MatrixScaling(penalty_bias=0.0).fit(rows.logits.astype(np.float32), rows.labels)

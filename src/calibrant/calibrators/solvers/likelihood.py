@@ -144,7 +144,8 @@ def minimise(
         trace, small = search.trace, search.decrement <= (10 * gap if search.precise and search.chord else gap)
         # what the last five steps gained; with nothing, float32 sums show no further way, or it leads to infinity
         gained = trace[-6] - trace[-1] if len(trace) > 5 else math.inf
-        if trace[-1] <= SEPARATED:
+        endless = polish and sizes[-1] > min(limit, ENDLESS * max(sizes[0], search.settled_size))
+        if trace[-1] <= SEPARATED or endless:
             # the curvature here is rounding, which would decide where a step ends
             return search.solution(iteration, converged=False, diverging=True)
         if small or gained <= 1e-9 * abs(trace[-1]) + 1e-10:
@@ -159,8 +160,7 @@ def minimise(
             search.aim(reuse)
             continue
         grows = gained <= 0.01 * abs(trace[-1]) and sizes[-1] > 1.1 * sizes[-6]
-        endless = sizes[-1] > min(limit, ENDLESS * max(sizes[0], search.settled_size))
-        if (grows and sizes[-1] > far) or (polish and endless):
+        if grows and sizes[-1] > far:
             return search.solution(iteration, converged=False, diverging=True)
         if not search.advance():
             return search.solution(iteration, converged=False)
