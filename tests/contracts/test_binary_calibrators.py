@@ -155,3 +155,5 @@ def test_labels_may_be_whole_floats_or_booleans():
     from calibrant import metrics
 
     assert metrics.ece(sigmoid(scores), labels.astype(float)) == metrics.ece(sigmoid(scores), labels)
+    both = np.stack([sigmoid(-scores), sigmoid(scores)], axis=1)
+    assert metrics.ece(both, labels.astype(bool)) == metrics.ece(both, labels)

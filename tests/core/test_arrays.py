@@ -107,7 +107,7 @@ def test_no_labels_at_all() -> None:
         ([1, 1, np.inf], "inf in row 2"),
         ([1e308] * 3, r"reaches 1e\+308 and its sum overflows"),
         ([1, 1], r"shape \(2,\), but there are 3 rows"),
-        (np.ones((3, 1)), r"shape \(3, 1\)"),
+        (np.ones((3, 2)), r"shape \(3, 2\)"),
         (["a"] * 3, "string"),
         (0, "sums to"),
     ],

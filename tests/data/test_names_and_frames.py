@@ -259,6 +259,8 @@ def test_numbers_of_options_and_of_loaders_are_places_whatever_the_names(tmp_pat
 
     options = multiple_choice([[-1.0, -2.0, -3.0], [-3.0, -1.0, -2.0]], [1, 2], class_names=["1", "2", "3"])
     assert options.labels.tolist() == [1, 2]
+    named = multiple_choice([[-1.0, -2.0, -3.0], [-3.0, -1.0, -2.0]], ["2", "1"], class_names=["2", "1", "0"])
+    assert named.labels.tolist() == [0, 1]
     loader = [(5 * torch.eye(3), torch.tensor([0, 1, 2]))]
     found = collect_logits(torch.nn.Identity(), loader, class_names=["1", "2", "0"])
     assert (found.labels.tolist(), found.class_names) == ([0, 1, 2], ("1", "2", "0"))
@@ -390,3 +392,9 @@ def test_a_fit_of_a_table_knows_its_columns(tmp_path: Path) -> None:
             fitted.predict_proba(scores[["logit_a", "logit_b", "logit_c"]])
     fitted.fit(scores.to_numpy(), LABELS)
     assert fitted.predict_proba(scores.to_numpy()[:, ::-1]).shape == P.shape
+
+
+def test_a_schema_knows_the_columns_of_a_table() -> None:
+    frame = pd.DataFrame({"prob_a": P[:, 0], "prob_b": P[:, 1], "prob_c": P[:, 2], "label": LABELS, "site": "x"})
+    found = open_predictions(frame, by="site")
+    assert found.schema.columns == {"scores": ("prob_a", "prob_b", "prob_c"), "groups": ("site",)}

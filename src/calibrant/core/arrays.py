@@ -80,8 +80,11 @@ def widen(array: np.ndarray) -> np.ndarray:
 
 
 def check_labels(labels: Any, n_rows: int, n_classes: int, name: str = "labels", against: str = "logits") -> np.ndarray:
-    """Class indices 0 … K−1, one per row, as int64."""
-    array = whole_numbers(_one_column(labels, name, n_rows, against), f"0..{n_classes - 1}", name)
+    """Class indices 0 … K−1, one per row, as int64; of two classes also False and True."""
+    column = _one_column(labels, name, n_rows, against)
+    if n_classes == 2 and column.dtype == bool:
+        column = column.astype(np.int64)
+    array = whole_numbers(column, f"0..{n_classes - 1}", name)
     if n_rows == 0:
         raise InputError(f"{name} has 0 rows while a minimum of 1 is required")
     lowest, highest = array.min(), array.max()
@@ -175,10 +178,9 @@ def check_weights(weights: Any, n_rows: int, name: str = "sample_weight") -> np.
     """Finite weights ≥ 0 with a positive sum as float64, or None for weights of one."""
     if weights is None:
         return None
-    array = _one_column(weights, name)
-    if array.ndim == 0:
-        array = np.full(n_rows, array)
-    if array.shape != (n_rows,):
+    array = as_array(weights, name)
+    array = _one_column(np.full(n_rows, array) if array.ndim == 0 else array, name)
+    if len(array) != n_rows:
         raise InputError(f"{name} has shape {array.shape}, but there are {n_rows} rows: give one weight per row")
     check_shape(array.shape, array.dtype, name, classes=False)
     array = array.astype(np.float64, copy=False)

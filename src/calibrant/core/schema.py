@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
@@ -89,7 +89,7 @@ def number_order(names: Sequence[str]) -> list[int] | None:
 
 @dataclass(frozen=True)
 class Schema:
-    """Task, kind and classes in order.
+    """Task, kind, classes in order, and the names of the columns.
 
     Parameters
     ----------
@@ -99,6 +99,8 @@ class Schema:
         Number of classes K; 2 for one score per row, the number of labels for multilabel.
     class_names : tuple of str, optional
         Names of the columns in order; None where they are only numbered, 0 … K − 1.
+    columns : mapping of str to tuple of str
+        Names of the columns of a table behind "scores", "labels", "weights", "groups" and "clusters", where known.
 
     Examples
     --------
@@ -113,6 +115,7 @@ class Schema:
     kind: str
     n_classes: int
     class_names: tuple[str, ...] | None = None
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def flat(self) -> bool:

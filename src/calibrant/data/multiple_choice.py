@@ -50,6 +50,8 @@ def multiple_choice(
     if given.shape == (len(scores),) and given.dtype.kind in "iu":
         for row in np.flatnonzero((given >= options) | (given < 0)):
             raise InputError(f"label of question {row} is {given[row]}, but it has options 0..{options[row] - 1}")
+        if class_names is not None and len(class_names) == scores.shape[1]:
+            given = np.array([str(name) for name in class_names])[given]  # places, also where names are numbers
     if normalise == "length":
         if lengths is None:
             raise InputError("normalise='length' needs lengths: give the tokens (or characters) of each option")
@@ -60,8 +62,7 @@ def multiple_choice(
         if not (sizes[real] > 0).all():
             raise InputError(f"lengths must be above 0, got {sizes[real].min():g}")
         scores = scores / np.where(real, sizes, 1.0)
-    # labels are places, also where names are numbers
-    return Predictions(logits=scores, labels=given, groups=groups, clusters=clusters).named(class_names)
+    return Predictions(logits=scores, labels=given, groups=groups, clusters=clusters, class_names=class_names)
 
 
 def _matrix(values: Any, name: str) -> tuple[Array, Array]:

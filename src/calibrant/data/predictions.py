@@ -214,7 +214,9 @@ class Predictions:
     @property
     def schema(self) -> Schema:
         """What the numbers mean."""
-        return Schema(self.task, self.kind, self.n_classes, self.class_names)
+        columns = {"scores": self.score_columns, "groups": tuple(self.groups)}
+        named = {role: names for role, names in columns.items() if names}
+        return Schema(self.task, self.kind, self.n_classes, self.class_names, named)
 
     @property
     def has_labels(self) -> bool:

@@ -323,6 +323,7 @@ def _encoded(value: Any, tensors: Arrays, where: str) -> Any:  # noqa: PLR0911 (
         if array.ndim == 1 and array.dtype.kind in "OU" and all(isinstance(item, str) for item in array):
             return {"strings": array.tolist()}
         _need(str(array.dtype) in DTYPES, f"{where} has dtype {array.dtype}, which an artifact cannot hold")
+        _need(where not in tensors, f"two arrays would be called {where}")
         tensors[where] = array.copy()  # contiguous, as the file needs it
         return {"tensor": where, **({"scalar": True} if isinstance(value, np.generic) else {})}
     if isinstance(value, Calibrator):
