@@ -108,14 +108,12 @@ def test_cutting_a_large_file_during_a_fit_is_an_error(tmp_path, where):
 
 
 def test_spare_memory_is_that_of_the_container(tmp_path):
-    (tmp_path / "meminfo").write_text("MemTotal: 100 kB\nMemAvailable:  8000 kB\n")
-    assert spare_memory(tmp_path / "meminfo", tmp_path) == 8000 * 1024
+    assert spare_memory(tmp_path) > 10_000
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("1000\n")
-    assert spare_memory(tmp_path / "meminfo", tmp_path) == 8000 * 1024
+    assert spare_memory(tmp_path) > 10_000
     (tmp_path / "memory.max").write_text("5000\n")
-    assert spare_memory(tmp_path / "meminfo", tmp_path) == 4000
-    assert spare_memory(tmp_path / "missing", tmp_path / "missing") == 2**30
+    assert spare_memory(tmp_path) == 4000
 
 
 def test_sigterm_removes_temporary_files(tmp_path):

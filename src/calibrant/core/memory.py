@@ -3,8 +3,7 @@
 from contextlib import suppress
 from pathlib import Path
 
-UNKNOWN = 2**30
-"""Where the system does not tell."""
+import psutil
 
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -12,17 +11,14 @@ _LIMITS = (("memory.max", "memory.current"), ("memory/memory.limit_in_bytes", "m
 """Limit and use of a container, in the two layouts that Linux has."""
 
 
-def spare_memory(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = CGROUP) -> int:
+def spare_memory(cgroup: Path = CGROUP) -> int:
     """Bytes that this process may take without swapping: what the machine has left, or its container if that is less.
 
     >>> spare_memory() > 0
     True
     """
-    found = []
-    with suppress(OSError, ValueError, KeyError, IndexError):
-        machine = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-        found.append(int(machine["MemAvailable"].split()[0]) * 1024)
+    found = [psutil.virtual_memory().available]
     for limit, used in _LIMITS:
         with suppress(OSError, ValueError):  # "max" is no limit
             found.append(int((cgroup / limit).read_text()) - int((cgroup / used).read_text()))
-    return max(min(found, default=UNKNOWN), 0)
+    return max(min(found), 0)

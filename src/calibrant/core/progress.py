@@ -1,10 +1,9 @@
 """Progress reporting: work calls `step`, and a listener or a bar shows it; silent where neither is there.
 
-Bars need no library: they are HTML below a notebook's cell, and one line on standard error elsewhere.
+Bars are HTML below a notebook's cell, where rich would need widgets, and lines of rich on a terminal.
 """
 
 import atexit
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +12,12 @@ from contextvars import ContextVar
 from functools import cache
 from html import escape
 from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 Listener = Callable[[str, int, int | None, str], None]
 
@@ -54,7 +59,7 @@ def show_progress(on: bool | None = True) -> None:
     """Show a bar while long work runs: True everywhere, False nowhere, None in notebooks only (the default).
 
     A bar appears after one second of work and goes away when the work or the cell ends. In a notebook it stands below
-    the cell, elsewhere on standard error.
+    the cell, elsewhere on the terminal behind standard error.
 
     Examples
     --------
@@ -89,7 +94,7 @@ def _bar(on: bool | None) -> Listener | None:
 
 @contextmanager
 def shown() -> Iterator[None]:
-    """Show the steps made inside the block in a line on standard error, which is empty at its end."""
+    """Show the steps made inside the block on the terminal, and leave nothing there."""
     bars = _Line()
     try:
         with listen(bars.step):
@@ -147,34 +152,34 @@ class _Cell(_Bars):
 
 
 class _Line(_Bars):
-    """One line on standard error that is written over."""
+    """Bars of rich on the terminal behind standard error, which go away with the last stage."""
 
-    width = 0
+    live: Live | None = None
 
     def show(self) -> None:
-        # a line that a terminal breaks could not be written over; names of files may hold control characters
-        words = "  ".join(_text(*stage) for stage in self.stages.values())
-        words = words[: shutil.get_terminal_size((121, 24)).columns - 1]
-        text = "".join(sign if sign.isprintable() else "?" for sign in words)
-        if text or self.width:
-            sys.stderr.write("\r" + text.ljust(self.width) + ("" if text else "\r"))
-            sys.stderr.flush()
-        self.width = len(text)
+        if self.live is not None and not self.stages:
+            self.live.stop()
+            self.live = None
+        if not self.stages:
+            return
+        if self.live is None:
+            self.live = Live(console=Console(stderr=True), transient=True, auto_refresh=False)
+            self.live.start()
+        picture = Table.grid("", "", "", padding=(0, 1))
+        for done, total, words in self.stages.values():
+            # names of files may hold control characters
+            text = "".join(sign if sign.isprintable() else "?" for sign in words)
+            bar = ProgressBar(total, done, BAR) if total else ""
+            picture.add_row(Text(text, no_wrap=True, overflow="ellipsis"), bar, _count(done, total))
+        self.live.update(picture, refresh=True)
 
 
 def _html(done: int, total: int | None, words: str) -> str:
     share = "" if total is None else f' value="{done}" max="{total}"'
-    count = f"{done:,}" if total is None else f"{done:,} of {total:,}"
-    return f'<div><progress{share} aria-label="{escape(words)}"></progress> {escape(words)} ({count})</div>'
+    return (
+        f'<div><progress{share} aria-label="{escape(words)}"></progress> {escape(words)} ({_count(done, total)})</div>'
+    )
 
 
-def _text(done: int, total: int | None, words: str) -> str:
-    """A bar in characters.
-
-    >>> _text(1, 2, "fitting")
-    'fitting [###############...............] 1/2'
-    """
-    if not total:
-        return f"{words} {done:,}"
-    full = int(BAR * done / total)
-    return f"{words} [{'#' * full}{'.' * (BAR - full)}] {done:,}/{total:,}"
+def _count(done: int, total: int | None) -> str:
+    return f"{done:,}" if total is None else f"{done:,} of {total:,}"
