@@ -11,6 +11,7 @@ import calibrant
 from calibrant.calibrators.affine import log_features, logit_features
 from calibrant.calibrators.solvers import likelihood
 from calibrant.calibrators.solvers.likelihood import Affine, Ridge, fit_matrix, on_numpy
+from calibrant.core.errors import FitWarning
 from calibrant.core.rows import Rows
 
 
@@ -83,6 +84,15 @@ def test_a_flat_optimum_far_away_is_none():
     assert found.point[0] > 1e5
     assert found.diverging
     assert not found.converged
+
+
+def test_a_weight_that_nothing_holds_is_said_to_grow():
+    # one class is certain but for one row, so that its own weight is free to grow on flat ground
+    logits = np.array(
+        [[0, 15.7, 1.6], [0, -8.7, 1.2], [0.1, 46.3, 0.4], [0, 65.5, -0.6], [0.1, -0.6, -0.7], [0.1, 23.4, 0]]
+    )
+    with pytest.warns(FitWarning, match="grow without bound"):
+        calibrant.get("dir").fit(logits, [2, 2, 0, 1, 0, 0])
 
 
 def test_free_biases_of_a_matrix_sum_to_zero():

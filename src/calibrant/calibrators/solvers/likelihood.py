@@ -52,7 +52,8 @@ SEPARATED = 1e-7
 """Nats per row below which the classes are told apart perfectly, and the parameters grow without bound."""
 
 ENDLESS = 100.0
-"""Factor by which parameters grow in a search that goes on in float64 only if there is no optimum to be reached."""
+"""Factor by which parameters grow in a search that goes on in float64, or in five steps that gain 1% of the loss
+together, only if there is no optimum to be reached."""
 
 FAR_AWAY = 1e4
 """How many times the start, or their unit, parameters may reach: beyond it no optimum can be told."""
@@ -144,8 +145,9 @@ def minimise(
         trace, small = search.trace, search.decrement <= (10 * gap if search.precise and search.chord else gap)
         # what the last five steps gained; with nothing, float32 sums show no further way, or it leads to infinity
         gained = trace[-6] - trace[-1] if len(trace) > 5 else math.inf
-        endless = polish and sizes[-1] > min(limit, ENDLESS * max(sizes[0], search.settled_size))
-        if trace[-1] <= SEPARATED or endless:
+        grown = sizes[-1] / sizes[-6] if gained <= 0.01 * abs(trace[-1]) and sizes[-6] > 0 else 1.0
+        endless = sizes[-1] > min(limit, ENDLESS * max(sizes[0], search.settled_size)) or grown > ENDLESS
+        if trace[-1] <= SEPARATED or (polish and endless):
             # the curvature here is rounding, which would decide where a step ends
             return search.solution(iteration, converged=False, diverging=True)
         if small or gained <= 1e-9 * abs(trace[-1]) + 1e-10:
@@ -159,8 +161,7 @@ def minimise(
             search.precise, search.settled_size = True, search.size
             search.aim(reuse)
             continue
-        grows = gained <= 0.01 * abs(trace[-1]) and sizes[-1] > 1.1 * sizes[-6]
-        if grows and sizes[-1] > far:
+        if grown > 1.1 and sizes[-1] > far:
             return search.solution(iteration, converged=False, diverging=True)
         if not search.advance():
             return search.solution(iteration, converged=False)
