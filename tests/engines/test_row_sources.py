@@ -61,5 +61,5 @@ def test_smoothing_moves_weight_between_labels_only(rows):
     smoothed = replace(rows, each=Smoothing(0.2))
     assert smoothed.class_weight().sum() == pytest.approx(rows.total_weight)
     np.testing.assert_array_equal(smoothed.weights, rows.weights)
-    with pytest.raises(InputError, match="give one per row"):
+    with pytest.raises(InputError, match="needs one label per row"):
         smoothed.whole()
