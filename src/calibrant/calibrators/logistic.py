@@ -37,7 +37,8 @@ BLOCK_ROWS = 1 << 16
 class LogisticScaling(BinaryCalibrator, few_parameters=True, additive_scores=True):
     """Base of maps sigmoid(slopes · columns + intercept) of highest likelihood.
 
-    A method writes `_columns(rows)`: the columns of scores, and the parameters that leave the scores as they are.
+    A method writes `_columns(ends)`, given the lowest and highest score of each label: the columns of scores, and the
+    parameters that leave the scores as they are.
     """
 
     non_negative: ClassVar[bool] = True
@@ -49,9 +50,10 @@ class LogisticScaling(BinaryCalibrator, few_parameters=True, additive_scores=Tru
 
     def _fit_binary(self, rows: Rows) -> None:
         penalty = check_penalty(self.penalty, "penalty", by_cv=False)
-        make, identity = self._columns(rows)
+        ends = score_range(rows)
+        make, identity = self._columns(ends)
         name = type(self).__name__
-        found = fit_scores(name, rows, make, np.array(identity), penalty, non_negative=self.non_negative)
+        found = fit_scores(name, rows, ends, make, np.array(identity), penalty=penalty, non_negative=self.non_negative)
         self.objective_trace_, self.n_iter_ = found.trace, max(1, len(found.trace))
         self._keep(found.point)
 
@@ -90,7 +92,7 @@ class PlattScaling(LogisticScaling):
     non_negative = False
     learns = {"slope_": Learned(()), "intercept_": Learned(())}
 
-    def _columns(self, rows: Rows) -> tuple[Columns, list[float]]:
+    def _columns(self, ends: Array) -> tuple[Columns, list[float]]:
         return line_columns, [1.0, 0.0]
 
     def _map_binary(self, xp, scores, learned):
@@ -127,7 +129,7 @@ class BetaCalibration(LogisticScaling, keeps_ranking=True):
 
     learns = {"a_": Learned((), 0.0), "b_": Learned((), 0.0), "intercept_": Learned(())}
 
-    def _columns(self, rows: Rows) -> tuple[Columns, list[float]]:
+    def _columns(self, ends: Array) -> tuple[Columns, list[float]]:
         return beta_columns, [1.0, 1.0, 0.0]
 
     def _map_binary(self, xp, scores, learned):
@@ -169,8 +171,7 @@ class QuadraticScaling(LogisticScaling, keeps_ranking=True):
 
     learns = {"coef_": Learned((3,)), "range_": Learned((2,), increasing=True, free=False)}
 
-    def _columns(self, rows: Rows) -> tuple[Columns, list[float]]:
-        ends = score_range(rows)
+    def _columns(self, ends: Array) -> tuple[Columns, list[float]]:
         self.range_ = np.array([ends[:, 0].min(), ends[:, 1].max()])
         return partial(slope_columns, knots=self._knots()), [1.0, 1.0, self.range_[0]]
 
@@ -198,7 +199,14 @@ class QuadraticScaling(LogisticScaling, keeps_ranking=True):
 
 
 def fit_scores(
-    name: str, rows: Rows, make: Columns, identity: Array, penalty: float = 0.0, *, non_negative: bool = True
+    name: str,
+    rows: Rows,
+    ends: Array,
+    make: Columns,
+    identity: Array,
+    *,
+    penalty: float = 0.0,
+    non_negative: bool = True,
 ) -> LogisticFit:
     """Slopes and intercept of sigmoid(slopes · columns + intercept) by maximum likelihood.
 
@@ -210,11 +218,12 @@ def fit_scores(
     ----------
     name : of the method, for warnings
     rows : one score per row
+    ends : their `score_range`
     make : columns of scores
     identity : array (d + 1,), the parameters that leave the scores as they are
     non_negative : hold every slope at or above 0
     """
-    ends, positives = score_range(rows), float(rows.mass() @ rows.labels)
+    positives = float(rows.mass() @ rows.labels)
     low, high, negatives = float(ends[:, 0].min()), float(ends[:, 1].max()), rows.total_weight - positives
     fewest = min(positives, negatives)
     if fewest > 0 and low == high:

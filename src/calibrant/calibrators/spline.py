@@ -9,7 +9,7 @@ from calibrant.calibrators.confidence_bins import top_columns
 from calibrant.calibrators.learned import CHANCE, Learned
 from calibrant.calibrators.logistic import fit_scores, line_columns, slope_columns, slope_features
 from calibrant.core.arrays import check_whole
-from calibrant.core.rows import Rows
+from calibrant.core.rows import Rows, score_range
 from calibrant.kernels.logistic import Pull, fit_logistic
 from calibrant.metrics.clinical import weighted_quantile
 
@@ -87,7 +87,8 @@ class SplineCalibration(
         knots = np.unique(weighted_quantile(np.linspace(*OUTER_SHARES, n_knots), scores, rows.weights))
         if knots[-1] - knots[0] < 1e-9 * (1 + abs(knots[0])):
             knots = np.array([knots[0], knots[0] + 1.0])
-        slope, intercept = fit_scores("SplineCalibration", rows, line_columns, np.array([1.0, 0.0])).point
+        ends = score_range(rows)
+        slope, intercept = fit_scores("SplineCalibration", rows, ends, line_columns, np.array([1.0, 0.0])).point
         centre = np.append(np.full(len(knots), slope), intercept + slope * knots[0])
         columns = slope_columns(scores, knots=knots)
         spread = np.maximum(np.average(columns**2, axis=1, weights=rows.weights), 1e-6)

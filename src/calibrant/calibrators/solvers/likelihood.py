@@ -56,8 +56,8 @@ ENDLESS = 100.0
 together, only if there is no optimum to be reached."""
 
 STILL = 0.005
-"""Share of the largest parameter by which the last step to an optimum moves none: Newton's steps shrink to nothing where
-there is one, and keep their length on the way to infinity."""
+"""Share of the largest parameter by which the last step to an optimum moves none: Newton's steps shrink to nothing
+where there is one, and keep their length on the way to infinity."""
 
 FAR_AWAY = 1e4
 """How many times the start, or their unit, parameters may reach: beyond it no optimum can be told."""
