@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
@@ -52,8 +53,9 @@ PRECISE_LOGIT = 64.0
 """float32 logits up to this size give probabilities good to about 1e-6."""
 
 
+_changes = count(1)
 _kept: WeakKeyDictionary[Calibrator, tuple[int, SimpleNamespace]] = WeakKeyDictionary()
-"""What calibrators learned, as their maps take it, and the number of changes when that was noted."""
+"""What calibrators learned, as their maps take it, and the number of the last change when that was noted."""
 
 
 class Fact:
@@ -136,8 +138,8 @@ class Calibrator(TransformerMixin, BaseEstimator):
     kind_: str = "logits"
     log_floor_: float | None = None
     score_columns_: tuple[str, ...] = ()
-    _n_changes: ClassVar[int] = 0
-    """How often anything was learned by any calibrator of this process."""
+    _last_change: ClassVar[int] = 0
+    """The number of the last change: of anything that any calibrator of this process learned."""
 
     def __init_subclass__(cls, **facts: Any) -> None:
         super().__init_subclass__()
@@ -338,13 +340,14 @@ class Calibrator(TransformerMixin, BaseEstimator):
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
         if name.endswith("_"):
-            Calibrator._n_changes += 1
+            # a number of its own: a thread that is late must not bring back one under which something was kept
+            Calibrator._last_change = next(_changes)
 
     def _ready(self) -> SimpleNamespace:
         """`_learned()`, kept until any calibrator learns anything: of one row it would take as long as the map."""
         changes, learned = _kept.get(self, (-1, SimpleNamespace()))
-        if changes != Calibrator._n_changes:
-            changes, learned = Calibrator._n_changes, self._learned()
+        if changes != Calibrator._last_change:
+            changes, learned = Calibrator._last_change, self._learned()
             _kept[self] = changes, learned
         return learned
 
