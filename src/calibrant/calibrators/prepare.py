@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -62,7 +61,8 @@ def prepared(  # noqa: PLR0917
         else:
             rows = array_rows(calibrator, given, labels, weights, clusters)
         check_counts(rows.weights)
-        yield replace(rows, groups=calibrator._group_numbers(groups, rows.n))
+        rows.groups = calibrator._group_numbers(groups, rows.n)
+        yield rows
         return
     if isinstance(given, (np.ndarray, list)) or is_tensor(given):
         raise InputError(f"{type(calibrator).__name__} requires y to be passed, but the target y is None")
@@ -88,7 +88,8 @@ def prepared(  # noqa: PLR0917
                     f"{type(calibrator).__name__} needs one or two columns of groups, but "
                     f"{predictions.name or 'the predictions'} has none: name them (by=, --groups)"
                 )
-        yield replace(rows, groups=calibrator._group_numbers(groups, rows.n))
+        rows.groups = calibrator._group_numbers(groups, rows.n)
+        yield rows
         return
     with opened(engine) as running:
         rows = file_rows(predictions, running)

@@ -43,7 +43,11 @@ class HostView:
     def __init__(self, read: Callable[[], Tensor]) -> None:
         tensor = read()
         self.read, self.shape, self.ndim = read, tuple(tensor.shape), tensor.ndim
-        self.dtype = np.dtype(str(widened(tensor[:0]).dtype).removeprefix("torch."))
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """That of the array."""
+        return self[:0].dtype
 
     def __getitem__(self, index: Any) -> Array:
         return host(widened(self.read()[torch.as_tensor(index) if isinstance(index, np.ndarray) else index]))
@@ -179,7 +183,7 @@ class DeviceBlocks:
         """Log-probabilities of the sampled rows; 0 in rows that do not count."""
         some = slice(None, None, sample_stride(self.n, self.n_classes))
         # as precise as on the host: folds hash the values that zeros get from it
-        log_p = self.tensor[some].double().log_softmax(dim=1)
+        log_p = self.tensor[some].log_softmax(dim=1, dtype=torch.float64)
         return log_p if self.mass is None else log_p.masked_fill((self.mass[some] == 0)[:, None], 0.0)
 
     def fingerprint(self, rows: Rows) -> str:
