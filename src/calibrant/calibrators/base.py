@@ -54,6 +54,11 @@ PRECISE_LOGIT = 64.0
 
 
 _changes = count(1)
+_last_change = [0]
+"""The number of the last change: of anything that any calibrator of this process learned.
+
+In a list: an attribute of the class would make Python look all attributes of all calibrators up anew.
+"""
 _kept: WeakKeyDictionary[Calibrator, tuple[int, SimpleNamespace]] = WeakKeyDictionary()
 """What calibrators learned, as their maps take it, and the number of the last change when that was noted."""
 
@@ -138,8 +143,6 @@ class Calibrator(TransformerMixin, BaseEstimator):
     kind_: str = "logits"
     log_floor_: float | None = None
     score_columns_: tuple[str, ...] = ()
-    _last_change: ClassVar[int] = 0
-    """The number of the last change: of anything that any calibrator of this process learned."""
 
     def __init_subclass__(cls, **facts: Any) -> None:
         super().__init_subclass__()
@@ -341,13 +344,13 @@ class Calibrator(TransformerMixin, BaseEstimator):
         super().__setattr__(name, value)
         if name.endswith("_"):
             # a number of its own: a thread that is late must not bring back one under which something was kept
-            Calibrator._last_change = next(_changes)
+            _last_change[0] = next(_changes)
 
     def _ready(self) -> SimpleNamespace:
         """`_learned()`, kept until any calibrator learns anything: of one row it would take as long as the map."""
         changes, learned = _kept.get(self, (-1, SimpleNamespace()))
-        if changes != Calibrator._last_change:
-            changes, learned = Calibrator._last_change, self._learned()
+        if changes != _last_change[0]:
+            changes, learned = _last_change[0], self._learned()
             _kept[self] = changes, learned
         return learned
 
