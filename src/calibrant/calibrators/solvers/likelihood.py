@@ -55,10 +55,6 @@ ENDLESS = 100.0
 """Factor by which parameters grow in a search that goes on in float64, or in five steps that gain 1% of the loss
 together, only if there is no optimum to be reached."""
 
-STILL = 0.005
-"""Share of the largest parameter by which the last step to an optimum moves none: Newton's steps shrink to nothing
-where there is one, and keep their length on the way to infinity."""
-
 FAR_AWAY = 1e4
 """How many times the start, or their unit, parameters may reach: beyond it no optimum can be told."""
 
@@ -157,11 +153,9 @@ def minimise(
         if small or gained <= 1e-9 * abs(trace[-1]) + 1e-10:
             if search.precise or not polish:
                 # the last step is taken without another look
-                moves = polish and np.abs(search.direction).max() > STILL * max(search.size, unit)
                 search.point = np.maximum(search.point + search.direction, lower)
                 trace.append(search.loss - search.decrement)
-                converged = not moves and (small or search.decrement <= GAP)
-                return search.solution(iteration, converged=converged, diverging=moves)
+                return search.solution(iteration, converged=small or search.decrement <= GAP)
             # the gradient here in float64; the direction follows from the curvature known so far
             search.loss, search.gradient, reuse = objective.evaluate(search.point, True)
             search.precise, search.settled_size = True, search.size
