@@ -114,8 +114,12 @@ class BinSums(NamedTuple):
 
     @property
     def excess(self) -> Array:
-        """Signed gap of each bin as a share of the whole: (n_b/n)·(C_b − A_b); over-confidence is positive."""
-        return (self.confidence - self.correct) / self.weight.sum(axis=-1, keepdims=True)
+        """Signed gap of each bin as a share of the whole: (n_b/n)·(C_b − A_b); over-confidence is positive.
+
+        NaN where no row counts.
+        """
+        with np.errstate(invalid="ignore"):
+            return (self.confidence - self.correct) / self.weight.sum(axis=-1, keepdims=True)
 
     @property
     def gap(self) -> Array:
