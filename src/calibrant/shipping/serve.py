@@ -254,9 +254,8 @@ def serve(
         lambda: len(server.server_state.connections)
     )
     if sys.platform != "win32":
-        signal.signal(
-            signal.SIGHUP, signal.SIG_IGN
-        )  # which asks others to read their files again: this is done every second
+        # it asks for files to be read again, which is done every second
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     family, name = (socket.AF_INET6, f"[{host}]") if ":" in host else (socket.AF_INET, host)
     try:
         listener = socket.create_server((host, port), family=family, backlog=2048)
