@@ -1,6 +1,6 @@
-"""Print the oldest versions that pyproject.toml allows, as constraints for pip: `make oldest` installs and tests them.
+"""Print the lower bounds of pyproject.toml as constraints for pip: `make oldest` installs and tests these versions.
 
-torch is not among the light dependencies: it stays at the version of constraints.txt.
+torch is not included: `make oldest` installs the version of constraints.txt.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from packaging.requirements import Requirement
 EXTRAS = ("onnx", "dask", "serve", "skops")
 
 
-def oldest(project: dict) -> list[str]:
-    """`name==bound` for each dependency of the package and of its light extras."""
-    asked = [*project["dependencies"], *(line for extra in EXTRAS for line in project["optional-dependencies"][extra])]
+def lower_bounds(project: dict) -> list[str]:
+    """Return `name==bound` for each dependency of the package and of the extras without torch."""
+    dependencies = [
+        *project["dependencies"],
+        *(line for extra in EXTRAS for line in project["optional-dependencies"][extra]),
+    ]
     pins = []
-    for requirement in map(Requirement, asked):
+    for requirement in map(Requirement, dependencies):
         bounds = [part.version for part in requirement.specifier if part.operator == ">="]
         if len(bounds) != 1:
             sys.exit(f"pyproject.toml: {requirement} has {len(bounds)} lower bounds, give it one")
@@ -28,4 +31,4 @@ def oldest(project: dict) -> list[str]:
 
 if __name__ == "__main__":
     file = Path(__file__).resolve().parents[1] / "pyproject.toml"
-    print("\n".join(oldest(tomllib.loads(file.read_text(encoding="utf-8"))["project"])))
+    print("\n".join(lower_bounds(tomllib.loads(file.read_text(encoding="utf-8"))["project"])))
