@@ -177,7 +177,9 @@ def marked(text: str) -> Markup:
     Markup('<code>a&lt;b</code> is <b>best</b>')
     """
     bold = re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", str(escape(text)))
-    return Markup(re.sub(r"`(.+?)`", r"<code>\1</code>", bold))  # noqa: S704 (escaped above)
+    coded = re.sub(r"`(.+?)`", r"<code>\1</code>", bold)
+    # the text is escaped before constant tags without attributes are added: no injection is possible
+    return Markup(coded)  # noqa: S704  # nosec B704
 
 
 def embedded(value: Any) -> Markup:
