@@ -37,9 +37,10 @@ def test_bytes_are_on_disk_before_the_name_changes(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", lambda *names: (order.append("replace"), replace(*names)))
     with atomic_write(tmp_path / "a") as temporary:
         temporary.write_text("x")
-    assert order == ["fsync", "replace", "fsync"]
+    assert order == ["fsync", "replace"] + ["fsync"] * (os.name != "nt")  # Windows cannot open a folder
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no permission bits")
 def test_permissions_of_the_old_file_stay_and_new_files_follow_the_mask(tmp_path):
     target = tmp_path / "a"
     target.write_text("old")
@@ -73,6 +74,7 @@ def test_a_missing_folder_and_a_folder_as_target_are_said_in_one_line(tmp_path, 
         function(tmp_path)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no named pipes in folders")
 @pytest.mark.parametrize("function", [check_target, lambda path: atomic_write(path).__enter__()])
 def test_a_device_is_never_replaced_by_a_file(tmp_path, function):
     os.mkfifo(tmp_path / "pipe")

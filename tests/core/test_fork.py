@@ -12,6 +12,7 @@ import pytest
 from calibrant.core.threads import _state, one_blas_thread
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork.*:DeprecationWarning")
 def test_children_do_not_inherit_a_held_lock():
     stop = threading.Event()

@@ -70,7 +70,7 @@ def test_parquet_is_cut_at_row_groups_and_deflate_not_at_all(tmp_path):
 MEMORY = """
 import resource, sys
 import calibrant as cal
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == 'darwin' else 2**10)
 parts = cal.open_predictions(sys.argv[1])
 cal.TemperatureScaling().fit(parts[:50000])
 before = peak()

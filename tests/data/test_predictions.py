@@ -135,7 +135,7 @@ def test_a_pass_over_a_large_file_needs_little_memory(tmp_path: Path, kind: str)
                 file.write(block)
     code = (
         "import resource, sys; from calibrant.data import open_predictions\n"
-        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "predictions = open_predictions(sys.argv[1]); before = peak(); rows = 0\n"
         "for chunk in predictions.chunks(): rows += chunk.values.shape[0]\n"
         "print(rows, peak() - before)"
@@ -143,7 +143,7 @@ def test_a_pass_over_a_large_file_needs_little_memory(tmp_path: Path, kind: str)
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
     rows, growth = done.stdout.split()
     assert int(rows) == n_rows
-    assert float(growth) < 400
+    assert float(growth) / (2**20 if sys.platform == "darwin" else 2**10) < 400  # MB, of bytes or KB
 
 
 @pytest.mark.parametrize("name", ["cifar10-resnet18", "cifar100-resnet18"])
