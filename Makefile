@@ -69,7 +69,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python docs/scripts/tables.py --check
 	$(BIN)/mkdocs build --strict --quiet --site-dir site
 
-# wheel and sdist, then the wheel as a stranger meets it: a clean environment, no torch
+# wheel and sdist; then the wheel is tested in a clean environment without torch
 dist: $(VENV)/.dev
 	rm -rf dist build/smoke
 	$(BIN)/python -m build --outdir dist .
