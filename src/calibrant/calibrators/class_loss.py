@@ -1,6 +1,9 @@
 """Scaling of class-wise training losses."""
 
+from __future__ import annotations
+
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -33,9 +36,9 @@ SMOOTHING, FOCUS = 0.05, 3.0
 """The paper's strengths of its two baselines (§5.3)."""
 
 N_BINS = 15
-MAX_REFITS = 60
+MAX_REFITS = 200
 TOLERANCE = 1e-7
-"""Largest change of a class weight (or of a loss, for the baselines) from one refit to the next at a fixed point."""
+"""Largest change of a weight from one refit to the next at a fixed point."""
 
 SMALLEST_SPREAD = 0.02
 """Class losses that lie closer together, as a share of their mean after the first refit, are divided by this share.
@@ -44,8 +47,21 @@ A calibrator with a scale per class can make all class losses equal. There the n
 with the last bit of a loss, and no fixed point exists; with a smallest spread they pass through 0.
 """
 
-MEMORY, SHORTEST = 5, 1 / 64
-"""Points that the search for a fixed point remembers, and the shortest share of a step that it takes."""
+CLASS_PAIRS, ROW_PAIRS = 20, 1
+"""Number of earlier points in the search for class weights and for row weights.
+
+Row weights have more entries than the calibrator has parameters: only the last step predicts how a residual changes.
+"""
+
+SMALLEST_RADIUS = 1e-12
+"""Longest step at which the search ends: the residual jumps, so that there is no fixed point to find."""
+
+SMALLEST_MIXING = 1 / 1024
+"""Smallest share of the residual that a step of the search follows."""
+
+RADIUS_GROWTH, NEARBY = 4.0, 8.0
+"""Longest next step, in lengths of the last step that improved, and largest distance, in longest steps, of a pair that
+contributes to a step."""
 
 
 class ClassLossScaling(
@@ -161,50 +177,77 @@ class ClassLossScaling(
         del self._trace, self._told, self._losses
 
     def _fit_class_weights(self, rows: Rows) -> None:
-        """Weights from losses, calibrator from weights, and again, until neither moves."""
+        """Fit under class weights that belong to the class losses of the fit."""
         counts = self._counts(rows)
         present = counts > 0
-        inverse = _per_row(1.0, counts)
-        before = self._losses[present]
-        weights = class_weights(before, self.normalization, self.alpha_, self.beta_)
-        search, smallest = FixedPoint(), 0.0
-        for refit in range(MAX_REFITS):
+        labels, inverse = np.asarray(rows.labels), _per_row(1.0, counts)
+
+        def refit(weights: Array, previous: Calibrator | None) -> Array:
             self.class_weights_[present] = weights
             factors = np.maximum(1 + self.class_weights_, 0.0) * inverse * rows.total_weight / present.sum()
-            weighted = rows.with_weights(rows.mass() * factors[np.asarray(rows.labels)])
-            self._refit(rows, weighted, None if refit == 0 else self.calibrator_)
-            after = self._losses[present]
-            if refit == 0:
-                changed = after
-                if self.alpha_beta == "first_step":
-                    changed = _class_losses(rows, counts, self.calibrator_, FIRST_STEP)[0][present]
-                self.alpha_, self.beta_ = choose_shape(
-                    before, changed, self.normalization, rows.n_classes, bounded=self.bounded
-                )
-                smallest = SMALLEST_SPREAD * float(after.mean())
-            target = class_weights(after, self.normalization, self.alpha_, self.beta_, smallest)
-            if np.abs(target - weights).max() <= TOLERANCE:
-                return
-            weights = np.clip(search.following(weights, target), -0.5 * abs(self.beta_), 0.5 * abs(self.beta_))
-            step("class weights", refit + 1, None, f"change {search.change:.1e}")
-        if search.change > 1e-5:
-            warnings.warn(f"the class weights still move by {search.change:.1e} per refit", FitWarning, stacklevel=5)
+            self._refit(rows, rows.with_weights(rows.mass() * factors[labels]), previous)
+            return self._losses[present]
+
+        before = self._losses[present]
+        after = refit(class_weights(before, self.normalization, self.alpha_, self.beta_), None)
+        changed = after
+        if self.alpha_beta == "first_step":
+            changed = _class_losses(rows, counts, self.calibrator_, FIRST_STEP)[0][present]
+        self.alpha_, self.beta_ = choose_shape(
+            before, changed, self.normalization, rows.n_classes, bounded=self.bounded
+        )
+        smallest = SMALLEST_SPREAD * float(after.mean())
+        self._find_fixed_point(
+            refit,
+            lambda losses: class_weights(losses, self.normalization, self.alpha_, self.beta_, smallest),
+            after,
+            FixedPoint(CLASS_PAIRS),
+        )
 
     def _fit_focal(self, rows: Rows) -> None:
-        """∇(1−p)^γ·NLL is a weighted ∇NLL, so the focal optimum is a fixed point of weighted refits."""
-        self._refit(rows, rows)
-        previous, change = self.calibrator_, np.inf
-        for refit in range(MAX_REFITS):
-            # the refits overshoot in turn: weights between the last two answers settle much sooner
-            between = rows.reweighted(partial(_focal, (previous, self.calibrator_), self.loss == "focal_detached"))
-            previous = self.calibrator_
-            self._refit(rows, between, previous)
-            change = abs(self._trace[-1][0] - self._trace[-2][0])
+        """Fit under row weights that belong to the losses of the fit.
+
+        The gradient of the focal loss is a weighted gradient of the NLL, so a fixed point is a stationary point.
+        """
+        counted, detached = rows.mass() > 0, self.loss == "focal_detached"
+
+        def refit(weights: Array, previous: Calibrator | None) -> Array:
+            self._refit(rows, rows.with_weights(rows.mass() * weights), previous)
+            return rows.gather(partial(_row_losses, calibrator=self.calibrator_))[0]
+
+        losses = refit(np.ones(rows.n), None)
+        self._find_fixed_point(
+            refit, lambda losses: counted * focal_weights(losses, detached=detached), losses, FixedPoint(ROW_PAIRS)
+        )
+
+    def _find_fixed_point(
+        self,
+        refit: Callable[[Array, Calibrator | None], Array],
+        weigh: Callable[[Array], Array],
+        losses: Array,
+        search: FixedPoint,
+    ) -> None:
+        """Search for the weights that the losses of a refit under them lead to.
+
+        Parameters
+        ----------
+        refit : (weights, previous fit) → losses of the fit under these weights.
+        weigh : losses → weights.
+        losses : start of the search.
+        """
+        weights = weigh(losses)
+        for number in range(MAX_REFITS):
+            target = weigh(refit(weights, self.calibrator_))
+            change = float(np.abs(target - weights).max())
             if change <= TOLERANCE:
                 return
-            step("focal weights", refit + 1, None, f"change {change:.1e}")
-        if change > 1e-5:
-            warnings.warn(f"the focal fit still moves by {change:.1e} per refit", FitWarning, stacklevel=5)
+            weights = search.propose_point(weights, target)
+            if search.radius <= SMALLEST_RADIUS:
+                break
+            step("weights", number + 1, None, f"change {change:.1e}")
+        weights = search.point
+        change = float(np.abs(weigh(refit(weights, self.calibrator_)) - weights).max())
+        warnings.warn(f"the weights still change by {change:.1e} per refit", FitWarning, stacklevel=5)
 
     def _refit(self, rows: Rows, weighted: Rows, previous: Calibrator | None = None) -> None:
         fresh = clone(self.calibrator)
@@ -269,19 +312,20 @@ def choose_shape(
     return alpha, beta
 
 
-def _focal(calibrators: tuple[Calibrator, ...], detached: bool, logits: Array, labels: Array, _: Any) -> tuple[Array]:
-    """(1−p)^γ − γ·p·(1−p)^(γ−1)·log p: how much of the NLL's gradient the focal loss keeps at a row.
+def focal_weights(losses: Array, *, detached: bool) -> Array:
+    """(1−p)^γ − γ·p·(1−p)^(γ−1)·log p of rows with the losses −log p; if detached, only the first term.
 
-    With several calibrators, the mean over them; detached, the first term alone.
+    This is the derivative of the focal loss by −log p.
     """
-    kept = np.zeros(len(labels))
-    for calibrator in calibrators:
-        log_p = log_softmax(calibrator._transform(logits).astype(np.float64))[np.arange(len(labels)), labels]
-        p = np.exp(log_p)
-        kept += (1 - p) ** FOCUS
-        if not detached:
-            kept -= FOCUS * p * (1 - p) ** (FOCUS - 1) * log_p
-    return (kept / len(calibrators),)
+    miss = -np.expm1(-np.maximum(losses, 0.0))
+    factor = miss**FOCUS
+    return factor if detached else factor + FOCUS * (1 - miss) * miss ** (FOCUS - 1) * losses
+
+
+def _row_losses(logits: Array, labels: Array, _: Any, calibrator: Calibrator) -> tuple[Array]:
+    """−log p of the label of each row (n,)."""
+    log_p = log_softmax(calibrator._transform(logits.astype(np.float64)))
+    return (-log_p[np.arange(len(labels)), labels],)
 
 
 def _per_row(sums: Array | float, totals: Array) -> Array:
@@ -294,7 +338,7 @@ def _class_losses(rows: Rows, counts: Array, calibrator: Calibrator | None, shar
 
     They are those of logits a `share` of the way from what they are to what the calibrator makes of them.
     """
-    losses, sums = rows.total(_losses_and_bins, calibrator, share)
+    losses, sums = rows.total(_losses_and_bins.in_float64(), calibrator, share)
     return _per_row(losses, counts), sums
 
 
@@ -331,29 +375,51 @@ def summed_by_class(losses, confidence, correct, labels, weights, n_classes):  #
 
 
 class FixedPoint:
-    """A search for x = g(x) where plain repetition would swing past it (Anderson acceleration).
+    """A search for x = g(x) by Anderson acceleration with a trust region.
 
-    Proposes the next x from all pairs (x, g(x)) seen so far; `change` is the last |g(x) − x|.
+    Each pair (x, g(x) − x) shows how the residual g(x) − x changes along one direction. A step starts at the point of
+    the smallest residual, solves for a residual of 0 along the directions of the pairs nearby, and follows the
+    remaining residual by the share `mixing`. If the residual grows, the next step is at most half as long and uses the
+    new pair, so that steps become as short as the nonlinearity of g requires.
+
+    Attributes
+    ----------
+    point : the point of the smallest residual.
     """
 
-    def __init__(self) -> None:
-        self.change, self.mixing = np.inf, 1.0
-        self.points: list[Array] = []
-        self.residuals: list[Array] = []
+    def __init__(self, n_pairs: int) -> None:
+        self.n_pairs = n_pairs
+        self.pairs: list[tuple[Array, Array]] = []
+        self.size = self.radius = np.inf
+        self.mixing = 1.0
 
-    def following(self, point: Array, image: Array) -> Array:
-        """The next point to try, given g(point)."""
+    def propose_point(self, point: Array, image: Array) -> Array:
+        """Return the next point to evaluate, given g(point)."""
         residual = image - point
-        change = float(np.abs(residual).max())
-        if change > 0.9 * self.change:
-            # no progress: take a shorter step, and forget all points but the last
-            self.mixing = max(self.mixing / 2, SHORTEST)
-            self.points, self.residuals = self.points[-1:], self.residuals[-1:]
-        self.change = change
-        self.points = [*self.points[-MEMORY:], point]
-        self.residuals = [*self.residuals[-MEMORY:], residual]
-        following = point + self.mixing * residual
-        if len(self.points) < 2:
-            return following
-        steps, turns = (np.diff(one, axis=0).T for one in (self.points, self.residuals))
-        return following - (steps + self.mixing * turns) @ np.linalg.lstsq(turns, residual, rcond=1e-8)[0]
+        size = float(np.linalg.norm(residual))
+        if self.pairs:
+            moved, turned = point - self.point, residual - self.residual
+            length, curved = float(np.linalg.norm(moved)), float(turned @ turned)
+            self.radius = max(self.radius, RADIUS_GROWTH * length) if size <= self.size else 0.5 * length
+            if curved > 0:
+                self.mixing = float(np.clip(-(moved @ turned) / curved, SMALLEST_MIXING, 1.0))
+        self.pairs = [*self.pairs[-self.n_pairs :], (point, residual)]
+        if size <= self.size:
+            self.point, self.residual, self.size = point, residual, size
+        step = self._solve_nearby()
+        length = float(np.linalg.norm(step))
+        return self.point + step * min(1.0, self.radius / length if length > 0 else 1.0)
+
+    def _solve_nearby(self) -> Array:
+        """The Anderson step from the best point."""
+        step, directions = self.mixing * self.residual, []
+        for point, residual in self.pairs:
+            moved, turned = point - self.point, residual - self.residual
+            distance = float(np.linalg.norm(moved))
+            if 0 < distance <= NEARBY * self.radius:
+                # if several pairs explain the residual, the nearest ones prevail
+                directions.append((moved / distance**2, turned / distance**2))
+        if not directions:
+            return step
+        steps, turns = (np.stack(columns, axis=1) for columns in zip(*directions, strict=True))
+        return step - (steps + self.mixing * turns) @ np.linalg.lstsq(turns, self.residual, rcond=1e-8)[0]
