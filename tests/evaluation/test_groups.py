@@ -95,10 +95,12 @@ def test_cluster_draws_are_sums_over_whole_clusters():
     drawn = draw(300, 20, 0, clusters)
     column = np.random.default_rng(1).normal(size=300)
     expected = drawn.counts[:, clusters] @ column
-    np.testing.assert_allclose(drawn.sums(column[:, None])[:, 0], expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(drawn.sums(column[:, None])[:, 0], expected, rtol=1e-12, atol=1e-12)
     cell = np.random.default_rng(2).integers(0, 7, 300)
     table = np.stack([drawn.counts[:, clusters][:, cell == k] @ column[cell == k] for k in range(7)], axis=1)
-    np.testing.assert_allclose(drawn.cell_sums(cell, column, 7), table, rtol=1e-4, atol=1e-4)
+    columns = np.stack([column, column**2])
+    np.testing.assert_allclose(drawn.cell_sums(cell, columns, 7)[:, 0], table, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(drawn.cell_sums(cell, columns, 7)[:, 1].sum(axis=1), drawn.sums(columns.T)[:, 1])
 
 
 def test_many_clusters_are_thinned_to_whole_clusters():

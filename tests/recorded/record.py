@@ -1,8 +1,8 @@
 """Outputs of the library on fixed data, recorded so that a change of structure can be told from a change of figures.
 
 `python tests/recorded/record.py [CASE ...]` writes them anew; a commit that does so says which figures changed and why.
-Printed text may differ by one unit of a number's last digit and JSON by 1e-6, since instruction sets round differently;
-fit times are masked by a clock that stands still. Of HTML pages the numbers in tables are kept.
+Printed text may differ by one unit of a number's last digit and JSON by the bound in `test_recorded.py`, since
+processors round sums differently; a constant clock masks fit times. Of HTML pages the numbers in tables are kept.
 """
 
 from __future__ import annotations

@@ -15,21 +15,26 @@ Two intervals come out of the draws.
   It starts at 0 when noise alone explains what was seen, and it is widened where needed to hold the estimate itself.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.sparse import csr_array
 from scipy.special import betaincinv, pdtr
 
 from calibrant.core.arrays import Array, check_whole
 from calibrant.core.errors import InputError
 from calibrant.core.schema import identifiers
+from calibrant.core.threads import row_blocks
 from calibrant.metrics.top_label import increasing_root
 
 LEVEL = 0.95
 ROW_LIMIT = 16_384
 """Above this many rows, the noise is estimated on this many rows picked at random and scaled to n."""
+
+MAX_BLOCK_COUNTS = 1 << 17
+"""Counts that are converted to float64 at a time; they fit in the cache of a core."""
 
 FEWEST_CLUSTERS = 200
 """Clusters that tables by class keep, thinned where they are large."""
@@ -74,17 +79,28 @@ class Resamples(NamedTuple):
         """Sums (R, F) of columns (m, F) of the resampled rows."""
         units = self.counts.shape[1]
         table = np.stack([np.bincount(self.unit, column, units) for column in columns.T], axis=1)
-        return (self.counts @ table.astype(np.float32)).astype(np.float64)
+        return np.concatenate([counts @ table for counts in self._float64_blocks()])
 
-    def cell_sums(self, cell: Array, column: Array, n_cells: int) -> Array:
-        """Sums (R, L) of a column (m,) of the resampled rows by the cell of each row (m,)."""
-        table = np.zeros((self.counts.shape[1], n_cells), dtype=np.float32)
-        np.add.at(table, (self.unit, cell), column)
-        return (self.counts @ table).astype(np.float64)
+    def cell_sums(self, cell: Array, columns: Array, n_cells: int) -> Array:
+        """Sums (R, F, L) of columns (F, m) of the resampled rows by the cell of each row (m,)."""
+        n_columns, units = len(columns), self.counts.shape[1]
+        # sparse, because a unit has rows in few cells
+        places = (cell + n_cells * np.arange(n_columns)[:, None]).ravel(), np.tile(self.unit, n_columns)
+        table = csr_array((np.ravel(columns), places), shape=(n_columns * n_cells, units))
+        blocks = (np.ascontiguousarray(counts.T) for counts in self._float64_blocks())
+        return np.concatenate([(table @ counts).T for counts in blocks]).reshape(-1, n_columns, n_cells)
+
+    def _float64_blocks(self) -> Iterator[Array]:
+        """Yield the counts of a few resamples at a time as float64.
+
+        Processors sum the terms of a matrix product in different orders. In float32 this changes the seventh digit.
+        """
+        for block in row_blocks(*self.counts.shape, MAX_BLOCK_COUNTS):
+            yield self.counts[block].astype(np.float64)
 
     def mean_draws(self, columns: Array, mass: Array) -> Array:
         """Weighted means (R, F) of columns (m, F), as deviations from the mean over all m rows, scaled to n rows."""
-        # centred first: float32 products then lose nothing of a small spread around a large mean
+        # centred first, so that the sums lose no digits of a small spread around a large mean
         centred = columns - (mass @ columns) / mass.sum()
         weight = self.sums(mass[:, None])
         return self.shrink * self.sums(mass[:, None] * centred) / np.maximum(weight, 1e-300)
@@ -152,7 +168,7 @@ def draw(n_rows: int, resamples: int, seed: int, clusters: Array | None = None) 
     # 16 random bits pick a count from a table: several times faster than a Poisson generator
     counts = poisson_table()[generator.integers(1 << 16, size=(resamples, m), dtype=np.uint16)]
     # a resample of nothing has no mean; possible for a handful of units only
-    counts[counts.sum(axis=1) == 0] = 1.0
+    counts[counts.sum(axis=1) == 0] = 1
     rows = np.flatnonzero(place[unit] >= 0)
     return Resamples(counts, rows, np.sqrt(m / units), place[unit[rows]])
 
@@ -161,7 +177,7 @@ def draw(n_rows: int, resamples: int, seed: int, clusters: Array | None = None) 
 def poisson_table() -> Array:
     """65,536 counts whose frequencies are those of Poisson(1) to 16 bits."""
     quantile = (np.arange(1 << 16) + 0.5) / (1 << 16)
-    return np.searchsorted(pdtr(np.arange(11), 1.0), quantile).astype(np.float32)
+    return np.searchsorted(pdtr(np.arange(11), 1.0), quantile).astype(np.uint8)
 
 
 def in_blocks(drawn: Callable[[int], Array], draws: int, width: int, most: int = 4_000_000) -> Array:

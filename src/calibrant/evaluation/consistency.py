@@ -156,7 +156,8 @@ def drawn_right(confidence: Array, index: Array, n_bins: int, weights: Array | N
     """
     generator = np.random.default_rng([seed, 11])
     if len(confidence) * draws <= ROW_DRAWS_LIMIT:
-        onehot = np.eye(n_bins, dtype=np.float32)[index]
+        # float32 sums of ones are exact; those of weights would depend on the processor's order of summation
+        onehot = np.eye(n_bins, dtype=np.float32 if weights is None else np.float64)[index]
         if weights is not None:
             onehot *= weights[:, None]
         # 32 random bits: 24-bit floats would never draw an error of a confidence above 1 − 6e-8
@@ -164,7 +165,7 @@ def drawn_right(confidence: Array, index: Array, n_bins: int, weights: Array | N
 
         def drawn(count: int) -> Array:
             bits = generator.integers(1 << 32, size=(count, len(confidence)), dtype=np.uint32)
-            return (certain | (bits < threshold)).astype(np.float32) @ onehot
+            return (certain | (bits < threshold)).astype(onehot.dtype) @ onehot
 
         return in_blocks(drawn, draws, len(confidence)).astype(np.float64)
     if weights is not None:

@@ -77,12 +77,12 @@ class Cells:
             self.score = np.bincount(cell, ones * rows.log_odds) / safe
             self.knots = spline_knots(rows.log_odds, weights)
         cell, ones, gap, correct = (column[resamples.rows] for column in (cell, ones, gap, correct))
-        self.weight, self.positive, self.excess = (
-            np.vstack([np.bincount(cell, column, len(first)), resamples.cell_sums(cell, column, len(first))])
-            for column in (ones, ones * correct, -ones * gap)
-        )
-        total = np.maximum(resamples.sums(ones[:, None]), 1e-300)
-        self.noise = resamples.shrink * (self.excess[0] / ones.sum() - self.excess[1:] / total)
+        columns = np.stack([ones, ones * correct, -ones * gap])
+        observed = np.stack([np.bincount(cell, column, len(first)) for column in columns])
+        sums = np.vstack([observed[None], resamples.cell_sums(cell, columns, len(first))])
+        self.weight, self.positive, self.excess = (np.ascontiguousarray(sums[:, place]) for place in range(3))
+        total = np.maximum(self.weight.sum(axis=1, keepdims=True), 1e-300)
+        self.noise = resamples.shrink * (self.excess[0] / ones.sum() - self.excess[1:] / total[1:])
 
     def table(self, gaps: Gaps, value: float) -> Array:
         """What a rule sums of the cells (L, F): bins, or its own table."""
@@ -210,7 +210,8 @@ class Intervals:
             most = MASS_RESAMPLES
         elif not self.paired:
             most = min(most, CLASS_RESAMPLES)
-        counts = np.ascontiguousarray(draws.counts[:most, draws.unit].T)
+        draws = draws._replace(counts=draws.counts[:most])
+        counts = np.ascontiguousarray(draws.counts[:, draws.unit].T, dtype=np.float32)
         mass, gaps = rows.mass[draws.rows], probabilities.astype(np.float32)
         gaps[np.arange(m), rows.labels[draws.rows]] -= 1.0
         gaps *= mass[:, None].astype(np.float32)
@@ -228,8 +229,8 @@ class Intervals:
         table = csr_array((gaps[places, classes], (np.cumsum(summed)[bins] - 1, places)), shape=(len(used), m))
         observed, sums = table.sum(axis=1, dtype=np.float64), table @ counts
         observed[first] = gaps.sum(axis=0, dtype=np.float64) - np.add.reduceat(observed, first)
-        sums[first] = gaps.T @ counts - np.add.reduceat(sums, first)
-        sums /= np.maximum(draws.sums(mass[:, None])[:most, 0], 1e-300).astype(np.float32)
+        sums[first] = draws.sums(gaps).T - np.add.reduceat(sums, first)
+        sums /= np.maximum(draws.sums(mass[:, None])[:, 0], 1e-300).astype(np.float32)
         sums -= (observed / mass.sum()).astype(np.float32)[:, None]
         sums *= np.float32(draws.shrink)
         return np.flatnonzero(filled), np.ascontiguousarray(sums[filled[used]].T)
@@ -243,7 +244,7 @@ class Intervals:
         place = np.cumsum(present)[labels] - 1
         own, sums = (np.bincount(place, one, count) for one in (mass, mass * column))
         centred = column - (sums / np.where(own > 0, own, 1.0))[place]
-        drawn, noise = (draws.cell_sums(place, one, count) for one in (mass, mass * centred))
+        drawn, noise = draws.cell_sums(place, np.stack([mass, mass * centred]), count).swapaxes(0, 1)
         noise = np.where(drawn > 0, draws.shrink * noise / np.maximum(drawn, 1e-12), 0.0)
         found = inverted_interval(lambda g: g.std(axis=-1), means, noise, value=value, ceiling=np.inf)
         return found, (means + noise).std(axis=-1)
