@@ -26,7 +26,8 @@ from scipy.stats import binom
 from calibrant.data import Predictions
 from calibrant.evaluation.bootstrap import draw, sampled
 from calibrant.evaluation.calibration_loss import mendable
-from calibrant.evaluation.consistency import consistency_test, too_few_to_tell
+from calibrant.evaluation.consistency import consistency_test
+from calibrant.evaluation.evidence import count_evidence
 from calibrant.evaluation.groups import group_analysis, make_grouping
 from calibrant.evaluation.measure import CLASS_SHARE
 from calibrant.evaluation.scoring import classwise_p_value, scan_predictions
@@ -210,7 +211,7 @@ def run(make: Make, n: int, seed: int, error: float) -> dict[str, bool]:
     options = {"weights": rows.weights, "clusters": rows.clusters, "seed": seed}
     test = consistency_test(rows.stated, right, draws=400, **options)
     task = "binary" if rows.stated.mean() < 0.5 else "multiclass"
-    few = too_few_to_tell(rows.stated, right, rows.weights, task, rows.clusters)
+    few = count_evidence(right, rows.weights, rows.clusters, task=task, stated=rows.stated).shortage
     seen = Predictions(probabilities=rows.stated, labels=right, weights=rows.weights, task="binary")
     loss = None if few else mendable(sampled(seen, None, None, "rows")[0], rows.clusters, seed, None)
     said = {"verdict": test.p_value < LEVEL and not few, "loss": loss is not None and loss.beyond_noise}

@@ -8,7 +8,8 @@ from scipy.optimize import brentq
 from scipy.special import ndtr
 from scipy.stats import binom
 
-from calibrant.evaluation.consistency import consistency_test, too_few_to_tell
+from calibrant.evaluation.consistency import consistency_test
+from calibrant.evaluation.evidence import count_evidence
 from calibrant.evaluation.groups import group_analysis, groups_differ, make_grouping
 
 RUNS = 200
@@ -48,7 +49,8 @@ def test_verdicts_of_sure_clusters_hold():
         for error in (0.0, 0.05):
             correct = latent < confidence - error
             test = consistency_test(confidence, correct, clusters=clusters, draws=199, seed=seed)
-            said = test.p_value < 0.05 and not too_few_to_tell(confidence, correct, None, "multiclass", clusters)
+            few = count_evidence(correct, None, clusters, stated=confidence).shortage
+            said = test.p_value < 0.05 and not few
             rejected, found = rejected + (said and error == 0), found + (said and error > 0)
         mass = np.ones(len(clusters))
         tested = groups_differ(confidence, latent < confidence, mass, grouping, clusters, draws=199, seed=seed)
@@ -62,9 +64,9 @@ def test_a_few_clusters_that_hold_all_errors_are_too_few_to_tell():
     clusters = np.repeat(np.arange(100), 10)
     confidence = np.full(1000, 0.99)
     correct = clusters >= 2  # 20 errors of 20 rows, in two clusters
-    assert not too_few_to_tell(confidence, correct, None)
-    assert too_few_to_tell(confidence, correct, None, "multiclass", clusters)
-    assert not too_few_to_tell(confidence, np.arange(1000) % 50 > 0, None, "multiclass", clusters)
+    assert not count_evidence(correct, stated=confidence).shortage
+    assert count_evidence(correct, None, clusters, stated=confidence).shortage
+    assert not count_evidence(np.arange(1000) % 50 > 0, None, clusters, stated=confidence).shortage
 
 
 def test_intervals_of_groups_in_sure_clusters_are_those_of_three_gaps():

@@ -66,8 +66,8 @@ def compare(
     if test is not None:
         files = [val.name, test.name]
     curves = None
-    if conditions and result.best:
-        # ECE of the uncalibrated scores, the best and the second over the severities
+    if conditions and result.finished:
+        # ECE of the uncalibrated scores and, if there are any, of the best and the second over the severities
         two = (result.row(name) for name in (result.best, result.second) if name and name != "none")
         calibrators = {"none": None} | {row.method: row.calibrator for row in two}
         curves = shift(calibrators, conditions, metric_options={"n_bins": result.n_bins})
@@ -109,7 +109,7 @@ def finish(
             warn((f"{where}{text}" for text in one.warnings), "WARNING" if one.shares_rows else "note")
         if report is not None:
             typer.echo(plain(f"\nreport: {report}"))
-    return result.best is None
+    return not result.finished
 
 
 def show(comparison: Comparison, sources: Sequence[str] = (), command: str = "") -> None:
@@ -121,22 +121,24 @@ def show(comparison: Comparison, sources: Sequence[str] = (), command: str = "")
     out.note(f"{comparison.fitted}{kind}")
     if floor is not None:
         out.note(f"noise floor: a calibrated model would show ECE {100 * floor.mean:.2f}% at this n")
+    few = bool(comparison.too_few_rows)
     # of one probability per row the classwise ECE is the ECE again; answers never change
     untold = {
         "sce": task != "multiclass",
         "changed_predictions": task == "pairs",
+        "p_beats_best": few,
         "adaptive_ece": task == "multiclass" and not wide,  # nine columns are more than a line holds
     }
     table = comparison.table().pick(name for name in COLUMNS if not untold.get(name))
     columns = {name: facts(name).column + "%" * facts(name).percent for name in table.columns}
     out.print()
     out.table(replace(table, columns=columns, intervals=INTERVALS if wide else False))
-    out.note("", "*: best; underlined: second; ≈: within noise of the best (paired resamples)")
+    out.note("", *([] if few else ["*: best; underlined: second; ≈: within noise of the best (paired resamples)"]))
     if wide and (words := raised_words(table.pick(INTERVALS))):
         out.note(words)
     changed = "" if task == "pairs" else "chg%: predictions changed; "
-    out.note(f"{changed}P: chance of beating the best; fit: seconds", "")
-    for line in comparison.advice:
+    out.note(f"{changed}{'' if few else 'P: chance of beating the best; '}fit: seconds", "")
+    for line in comparison.conclusions:
         out.print(Text(line, "bold" * line.startswith("ship")))
     for title, text in usage(comparison.recommended, task, sources, command) if command else ():
         if title == "Command line":

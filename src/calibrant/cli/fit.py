@@ -12,6 +12,8 @@ from calibrant.core import errors, progress
 from calibrant.core.errors import InputError
 from calibrant.data import Predictions
 from calibrant.engines.engine import opened
+from calibrant.evaluation.scoring import evaluate_evidence
+from calibrant.evaluation.tables import plain
 from calibrant.metrics import stream
 from calibrant.shipping.apply import calibrate_predictions
 
@@ -63,12 +65,14 @@ def fit(
         result["skipped_parts"] = list(predictions.skipped)
     if not as_json:
         warn([*result["warnings"], *skipped_words(predictions.skipped)])
+    precision = result["precision"]
     lines = [
         f"{result['class']} on {file}: {result['n']} rows, {result['n_classes']} classes, {result['n_parameters']} "
         f"parameter{'s' * (result['n_parameters'] != 1)}, {result['fit_seconds']:.2f} s",
         f"{'on the fit data':<16}{'before':>10}{'after':>10}",
         *(f"{name:<16}{before:>10.4f}{result['after'][name]:>10.4f}" for name, before in result["before"].items()),
         "Metrics on the fit data are optimistic: judge on other data with `calibrant apply` and `measure`.",
+        *([] if precision is None else [f"{precision['text']}."]),
         f"wrote {output}",
     ]
     answer(as_json, result, lines)
@@ -105,5 +109,6 @@ def _fit_and_save(calibrator: Any, predictions: Predictions, output: str, engine
         "task": task,
         "n_parameters": int(calibrator.n_parameters_),
         **figures,
+        "precision": plain(evaluate_evidence(predictions, engine)[1]),
         "fit_seconds": float(calibrator.fit_seconds_),
     }

@@ -6,7 +6,7 @@ import calibrant as cal
 from calibrant.cli.compare import finish
 from calibrant.cli.drawing import Output
 from calibrant.cli.verbs import Fields, progress_bar, verb
-from calibrant.evaluation.models import MARKS, open_models
+from calibrant.evaluation.models import open_models
 
 
 @verb
@@ -49,7 +49,8 @@ def models(
             if one.rows:
                 out.print(Text(f"\n{one.caption}", "bold"))
                 out.table(one)
-        out.note("", MARKS)
+        if result.marks:
+            out.note("", result.marks)
 
     sources = [f"{name}={','.join(part.name for part in halves if part)}" for name, halves in opened.items()]
     return finish(result, result.comparisons, sources, shown, show=table, **printed)

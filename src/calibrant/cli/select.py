@@ -5,6 +5,8 @@ from textwrap import fill
 import calibrant as cal
 from calibrant.cli.verbs import Fields, Seed, answer, progress_bar, verb, warn
 from calibrant.core import errors
+from calibrant.evaluation.results import TOO_FEW_TO_COMPARE
+from calibrant.evaluation.scoring import evaluate_evidence
 from calibrant.metrics.record import sign
 
 
@@ -40,6 +42,7 @@ def select(
     chooser = cal.AutoCalibrator(names, criterion, cv=cv, keep_predictions=keep_predictions, seed=seed)
     with errors.said() as heard, progress_bar(as_json):
         chooser.fit(predictions)
+    few = evaluate_evidence(predictions)[0].shortage
     chosen, scores, failures, inner = chooser.chosen_, chooser.scores_, chooser.failures_, chooser.calibrator_
     cal.save(
         # of one score per row some methods are fitted on two columns, which only the chooser makes of it
@@ -57,6 +60,7 @@ def select(
         "chosen": chosen,
         "criterion": criterion,
         "reason": chooser.reason_,
+        "too_few_rows": few,
         "scores": scores,
         "standard_errors": chooser.standard_errors_,
         "failures": failures,
@@ -65,13 +69,16 @@ def select(
     }
     if not as_json:
         warn(heard)
-    # the reason, which names what is averaged, then every candidate with its score, the best first
-    lines = [fill(chooser.reason_, 80, break_on_hyphens=False), f"{cv} folds of {predictions.n:,} rows, seed {seed}"]
+    # the reason, which names what is averaged, then every candidate with its score, the best first; with too few rows
+    # candidates are not ranked
+    reason = f"{few}: {TOO_FEW_TO_COMPARE}" if few else chooser.reason_
+    lines = [fill(reason, 80, break_on_hyphens=False), f"{cv} folds of {predictions.n:,} rows, seed {seed}"]
     shown = {name: "their average" if " + " in name else name for name in (*scores, *failures)}
     width = max(map(len, shown.values()))
-    for name in sorted(scores, key=lambda name: sign(criterion) * scores[name]):
-        mark = "→" if name == chosen else " "
-        figures = f"{scores[name]:>8.5f}  ± {chooser.standard_errors_[name]:.5f} (difference to the best)"
-        lines.append(f" {mark} {shown[name]:<{width}}  {figures}")
+    for name in scores if few else sorted(scores, key=lambda name: sign(criterion) * scores[name]):
+        mark = "→" if name == chosen and not few else " "
+        error = "" if few else f"  ± {chooser.standard_errors_[name]:.5f} (difference to the best)"
+        lines.append(f" {mark} {shown[name]:<{width}}  {scores[name]:>8.5f}{error}")
     lines += [f"   {name:<{width}}  failed: {reason}" for name, reason in failures.items()]
-    answer(as_json, result, [*lines, f"wrote {output}"])
+    saved = f"wrote {shown[chosen]} to {output}" if few else f"wrote {output}"
+    answer(as_json, result, [*lines, saved])

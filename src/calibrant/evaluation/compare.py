@@ -25,6 +25,7 @@ from calibrant.data.source import ArraySource
 from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import column_of, draw, sampled
 from calibrant.evaluation.consistency import consistency_test
+from calibrant.evaluation.evidence import count_evidence
 from calibrant.evaluation.groups import (
     columns_by,
     common_groups,
@@ -33,7 +34,7 @@ from calibrant.evaluation.groups import (
     row_groups,
     split_name,
 )
-from calibrant.evaluation.results import Comparison, MethodRow
+from calibrant.evaluation.results import TOO_FEW_TO_COMPARE, Comparison, MethodRow
 from calibrant.evaluation.scoring import Chosen, chosen_metrics, class_profile, estimated, scan_predictions, zero_notes
 from calibrant.evaluation.tables import Figures, Json, figure
 from calibrant.metrics.record import facts, sign
@@ -209,6 +210,9 @@ def compare(
         warnings=(*given.notes, *notes),
         division=division,
         shares_rows=bool(same),
+        too_few_rows=count_evidence(
+            before.correct, seen.weights, clusters, task=test.task, n_classes=test.n_classes, n_rows=given.n
+        ).shortage,
         grouping=grouping,
     )
     return judged(comparison)
@@ -360,10 +364,16 @@ def _cross_fitted(
 
 
 def judged(comparison: Comparison) -> Comparison:
-    """With the best by the criterion and the chance of beating it, ties in every column, and the verdict."""
+    """With the best by the criterion and the chance of beating it, ties in every column, and the verdict.
+
+    With too few rows no method is ranked, and the best is the default if it was compared.
+    """
     # where a figure is known of no method, the first stands for the best
     rows = comparison.by_method
     done = [method for method, row in rows.items() if row.error is None]
+    if done and comparison.too_few_rows:
+        best, verdict = "auto" if "auto" in done else None, f"{comparison.too_few_rows}: {TOO_FEW_TO_COMPARE}"
+        return replace(comparison, best=best, second=None, verdict=verdict)
     orders = {metric: comparison.ranking(metric) or done for metric in comparison.metric_names}
     best, second, *_ = [*orders.get(comparison.criterion, []), None, None]
 

@@ -97,30 +97,6 @@ def row_mass(weights: Any, n_rows: int) -> Array:
     return np.ones(n_rows) if weights is None else np.asarray(weights, np.float64)
 
 
-def too_few_to_tell(
-    confidence: Array,
-    correct: Array,
-    weights: Array | None,
-    task: str = "multiclass",
-    clusters: Array | None = None,
-) -> bool:
-    """Fewer than 30 rows, or fewer than 5 errors both expected and observed; of a binary task, also events.
-
-    They are as many as equally weighted, independent rows would be worth: about the clusters that hold one.
-    """
-    stated, seen = confidence.astype(np.float64), correct.astype(np.float64)
-    mass = row_mass(weights, len(seen))
-    joined = design_effect(mass * (stated - seen), clusters)
-
-    def most(*columns: Array) -> float:
-        return max(float(mass @ one) ** 2 / max(float(mass**2 @ one), 1e-300) for one in columns) / joined
-
-    errors = most(1 - stated, 1 - seen)
-    if task == "binary":
-        errors = min(errors, most(stated, seen))
-    return len(seen) < FEWEST_ROWS or errors < FEWEST_ERRORS
-
-
 def design_effect(residual: Array, clusters: Array | None) -> float:
     """How many times the variance of a sum of residuals (n,) grows because rows of a cluster err together."""
     sums = residual if clusters is None else np.bincount(clusters, residual)

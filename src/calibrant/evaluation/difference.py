@@ -15,6 +15,7 @@ from calibrant.core.errors import InputError
 from calibrant.core.schema import Schema
 from calibrant.evaluation import tables
 from calibrant.evaluation.consistency import SIGNIFICANCE
+from calibrant.evaluation.results import TOO_FEW_TO_COMPARE
 from calibrant.evaluation.tables import NAN, Cell, Estimate, Json, PlainData, Row, Table
 from calibrant.metrics.clinical import Z_95
 from calibrant.metrics.record import facts, number, sign
@@ -159,6 +160,10 @@ def diff(old: Any, new: Any) -> Difference:
             for metric, estimate in metrics.items():
                 if metric in before.get(method, {}):
                     changes.append(_change(model, method, metric, before[method][metric], estimate))
+        few = [word for word, document in zip(("old", "new"), both, strict=True) if document.get("too_few_rows")]
+        notes += [_at(model, f"{word} result: {TOO_FEW_TO_COMPARE}, so that none is best") for word in few]
+        if few:
+            continue
         # what a user who takes each result's best method would notice
         best = [str(document.get("best") or MEASURED) for document in both]
         found = [rows[name][criterion] for rows, name in zip((before, after), best, strict=True)

@@ -42,9 +42,9 @@ from calibrant.evaluation.consistency import (
     cluster_sums,
     noise_floor,
     row_mass,
-    too_few_to_tell,
     unit_sums,
 )
+from calibrant.evaluation.evidence import count_evidence
 from calibrant.evaluation.results import about
 from calibrant.evaluation.tables import (
     Estimate,
@@ -386,7 +386,8 @@ def groups_differ(
     variance = ((1 - 2 * share) * square + share**2 * square.sum(axis=0)).sum(axis=1)
     known = variance > 1e-12 * variance.max()
     freedom = int(known.sum()) - 1
-    if freedom < 1 or (clusters is not None and too_few_to_tell(stated, rows.correct, mass, "binary", clusters)):
+    few = clusters is not None and count_evidence(rows.correct, mass, clusters, task="binary", stated=stated).shortage
+    if freedom < 1 or few:
         return Heterogeneity(0.0, 0, 1.0)
 
     def statistic(sums: Array) -> Array:

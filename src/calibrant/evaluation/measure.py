@@ -25,8 +25,8 @@ from calibrant.evaluation.consistency import (
     consistency_test,
     direction,
     reliability_bins,
-    too_few_to_tell,
 )
+from calibrant.evaluation.evidence import count_evidence
 from calibrant.evaluation.groups import (
     GroupAnalysis,
     columns_by,
@@ -281,7 +281,8 @@ def measure(
     groups = grouping and row_groups(rows, grouping, clusters=clusters, resamples=resamples, **shared)
     bins = reliability_bins(confidence, correct, **shared)
     progress.step("intervals", 3, 3)
-    too_few = too_few_to_tell(confidence, correct, weights, seen.task, clusters)
+    size: Json = {"task": predictions.task, "n_classes": predictions.n_classes}
+    too_few = bool(count_evidence(correct, weights, clusters, stated=confidence, **size).shortage)
     two = predictions.task == "multiclass" and predictions.n_classes == 2
     hint = ["two columns are measured about the predicted class; --task binary asks about the positive class"] * two
     own = None if clusters is None else clusters[:: seen.n // predictions.n]  # of a row, not of its labels
@@ -295,7 +296,7 @@ def measure(
         words = f"miscalibrated: {fixed}, though bins show no gap"
     return Measurement(
         n=given.n,
-        n_classes=predictions.n_classes,
+        **size,
         n_bins=n_bins,
         resamples=resamples,
         seed=seed,
@@ -308,7 +309,6 @@ def measure(
         left_out=left_out,
         groups=groups,
         weighed=weighed,
-        task=predictions.task,
         labels=label_figures(predictions, min(resamples, LABEL_RESAMPLES), seed, n_bins),
         calibration_loss=loss,
         warnings=(*given.notes, *hint, *zero_notes(columns.nll), *told),

@@ -22,7 +22,7 @@ from calibrant.data.guards import IDS
 from calibrant.evaluation import tables
 from calibrant.evaluation.compare import Halves, Methods, carried, compare, judged, open_halves
 from calibrant.evaluation.groups import group_differences
-from calibrant.evaluation.results import MAIN, Comparison, MethodRow
+from calibrant.evaluation.results import MAIN, TOO_FEW_TO_COMPARE, Comparison, MethodRow
 from calibrant.evaluation.tables import (
     Cell,
     Estimate,
@@ -83,16 +83,37 @@ class ModelComparison(PlainData):
         return self._rows(method)[model].metrics.get(self.criterion)
 
     def ranks(self) -> Array:
-        """Rank (methods, models) by the deciding metric, 1 for the best; ties share, and failures come last."""
+        """Rank (methods, models) by the deciding metric, 1 for the best; ties share, and failures come last.
+
+        NaN for a model with too few rows to compare methods.
+        """
         failed = Estimate(np.nan)
         values = np.array([
             [(self.estimate(method, model) or failed).value for model in self.models] for method in self.methods
         ])  # fmt: skip
-        return rankdata(np.where(np.isfinite(values), sign(self.criterion) * values, np.inf), axis=0)
+        ranks = rankdata(np.where(np.isfinite(values), sign(self.criterion) * values, np.inf), axis=0)
+        return np.where([bool(one.too_few_rows) for one in self.comparisons.values()], np.nan, ranks)
+
+    @property
+    def too_few_rows(self) -> str:
+        """Reasons why the rows of all models are too few to compare methods; empty if those of one are enough."""
+        reasons = {name: one.too_few_rows for name, one in self.comparisons.items()}
+        if not all(reasons.values()):
+            return ""
+        if len({*reasons.values()}) == 1:
+            return next(iter(reasons.values()))
+        return "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+
+    @property
+    def n_ranked(self) -> int:
+        """Number of models with enough rows to compare methods."""
+        return sum(not one.too_few_rows for one in self.comparisons.values())
 
     def mean_ranks(self) -> dict[str, float]:
-        """Mean rank of every method over the models."""
-        return dict(zip(self.methods, self.ranks().mean(axis=1).tolist(), strict=True))
+        """Mean rank of every method over the models with enough rows; NaN if no model has enough."""
+        ranks = self.ranks()
+        means = np.nansum(ranks, axis=1) / self.n_ranked if self.n_ranked else np.full(len(ranks), np.nan)
+        return dict(zip(self.methods, means.tolist(), strict=True))
 
     def wins(self) -> dict[str, int]:
         """Of every method: on how many models it is best or within noise of the best."""
@@ -100,35 +121,56 @@ class ModelComparison(PlainData):
 
     @property
     def best(self) -> str | None:
-        """The method of the lowest mean rank; None when every method failed on every model."""
-        ranks = self.mean_ranks()
-        return min(ranks, key=ranks.__getitem__) if any(one.best for one in self.comparisons.values()) else None
+        """The method of the lowest mean rank; None when every method failed on every model.
+
+        With too few rows for all models it is `auto` if it was compared, else None.
+        """
+        ranks, found = self.mean_ranks(), {one.best for one in self.comparisons.values()} - {None}
+        if self.too_few_rows:
+            return "auto" if "auto" in found else None
+        return min(ranks, key=ranks.__getitem__) if found else None
 
     recommended = best
 
     @property
     def verdict(self) -> str:
         """One sentence: who has the lowest mean rank, and on how many models it is best or tied."""
-        if self.best is None:
+        if not self.finished:
             return "every method failed on every model"
-        rank, total = self.mean_ranks()[self.best], len(self.models)
+        if self.best is None or self.too_few_rows:
+            return f"{self.too_few_rows}: {TOO_FEW_TO_COMPARE}"
+        rank, total = self.mean_ranks()[self.best], self.n_ranked
+        left = len(self.models) - total
+        few = f"; too few rows to compare methods for {left} more" if left else ""
         return (
             f"{self.best} has the lowest mean rank by {facts(self.criterion).label} ({rank:.2f} over {total} models); "
-            f"it is best or within noise of the best on {self.wins()[self.best]} of {total}"
+            f"it is best or within noise of the best on {self.wins()[self.best]} of {total}{few}"
         )
 
+    @property
+    def finished(self) -> list[str]:
+        """Methods that did not fail on some model, in the order asked for."""
+        return list(dict.fromkeys(method for one in self.comparisons.values() for method in one.finished))
+
+    @property
+    def reference(self) -> str:
+        """The method after which models are compared: the best, else the first that did not fail."""
+        return self.best or next(iter(self.finished), "")
+
     def beside(self, method: str | None = None) -> Comparison:
-        """The models as the rows of one comparison, all after one method, `best` by default."""
+        """The models as the rows of one comparison, all after one method, `reference` by default."""
         if not self.pairing:
             raise InputError("the models were not compared on the same rows: there are no differences between them")
-        rows = [replace(row, method=name) for name, row in self._rows(method or self.best).items()]
+        rows = [replace(row, method=name) for name, row in self._rows(method or self.reference).items()]
         first, *_ = self.comparisons.values()
-        return judged(replace(first, rows=tuple(rows), group_changes=Figures()))
+        few = self.too_few_rows
+        found = judged(replace(first, rows=tuple(rows), too_few_rows=few, group_changes=Figures()))
+        return replace(found, best=None, verdict=f"{few}: too few to compare models") if few else found
 
     @property
     def model_verdict(self) -> str:
         """One sentence: which model is best, and which are within noise of it; empty where rows are not paired."""
-        return f"models after {self.best}: {self.beside().verdict}" if self.pairing else ""
+        return f"models after {self.reference}: {self.beside().verdict}" if self.pairing else ""
 
     def group_differences(self) -> dict[str, Figures]:
         """Of every model but the best: its loss minus that of the best in every group, both calibrated by `best`."""
@@ -177,9 +219,9 @@ class ModelComparison(PlainData):
             cells = figure_cells({"mean_rank": Estimate(ranks[method]), "best_or_tied": Estimate(wins[method])})
             for model, one in self.comparisons.items():
                 if found := self.estimate(method, model):
-                    best = one.best == method
+                    best = one.best == method and not one.too_few_rows
                     cells[model] = Cell(self.criterion, found, best, tie=one.row(method).ties_best and not best)
-            rows.append(Row(method, cells, method == self.best))
+            rows.append(Row(method, cells, method == self.best and not self.too_few_rows))
         columns = {model: model for model in self.models} | metric_columns(("mean_rank", "best_or_tied"))
         return Table("method", columns, rows, self.verdict, missing="failed")
 
@@ -193,7 +235,7 @@ class ModelComparison(PlainData):
                 spread = float(np.std(own, ddof=1)) if len(own) > 1 else np.nan
                 cells[name] = Cell(name, Estimate(float(np.mean(own)), spread=spread))
             every[method] = cells
-        for name in columns if any(every.values()) else ():
+        for name in columns if any(every.values()) and not self.too_few_rows else ():
             best = min(filter(None, every.values()), key=lambda cells: sign(name) * cells[name].estimate.value)
             best[name] = best[name]._replace(best=facts(name).better != 0)
         rows = [Row(name, cells, error=None if cells else "failed with some seed") for name, cells in every.items()]
@@ -205,6 +247,7 @@ class ModelComparison(PlainData):
             "models": self.comparisons,
             "criterion": self.criterion,
             "best": self.best,
+            "too_few_rows": self.too_few_rows,
             "mean_ranks": self.mean_ranks(),
             "best_or_tied": self.wins(),
             "verdict": self.verdict,
@@ -213,7 +256,7 @@ class ModelComparison(PlainData):
             "compared": {
                 method: self.beside(method)
                 for method in self.methods
-                if self.pairing and method in ("none", self.best)
+                if self.pairing and method in ("none", self.reference)
             },
             "group_differences": self.group_differences(),
         })  # fmt: skip
@@ -225,7 +268,8 @@ class ModelComparison(PlainData):
             for model, one in self.comparisons.items()
             for name, value in one.metrics(intervals=intervals).items()
         }
-        return found | {f"mean_rank/{method}": rank for method, rank in self.mean_ranks().items()}
+        ranks = self.mean_ranks() if self.n_ranked else {}
+        return found | {f"mean_rank/{method}": rank for method, rank in ranks.items()}
 
     def figures(self) -> dict[str, Any]:
         """The reliability diagrams of every model as matplotlib figures, by name."""
@@ -252,6 +296,11 @@ class ModelComparison(PlainData):
         return replace(table, caption=f"{self.sizes}. {table.caption}", intervals=intervals or table.intervals)
 
     @property
+    def marks(self) -> str:
+        """The meaning of the marks in tables; empty if nothing is marked."""
+        return "" if self.too_few_rows else MARKS
+
+    @property
     def sizes(self) -> str:
         """How much was compared, by which metric, on which rows."""
         look, rows = facts(self.criterion), dict.fromkeys(one.fitted for one in self.comparisons.values())
@@ -267,7 +316,7 @@ class ModelComparison(PlainData):
         return replace(table, columns={name: tables.shortened(title) for name, title in table.columns.items()})
 
     def __repr__(self) -> str:
-        return tables.text(self.short_table(), said=[self.sizes], notes=[MARKS, self.model_verdict, self.verdict])
+        return tables.text(self.short_table(), said=[self.sizes], notes=[self.marks, self.model_verdict, self.verdict])
 
     def _repr_html_(self) -> str:
         drawn = [

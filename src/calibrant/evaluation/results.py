@@ -11,6 +11,7 @@ from calibrant.core.arrays import Array
 from calibrant.evaluation import tables
 from calibrant.evaluation.bootstrap import percentile_interval
 from calibrant.evaluation.consistency import NoiseFloor, reliability_bins
+from calibrant.evaluation.evidence import Evidence, Precision, count_evidence, loss_precision
 from calibrant.evaluation.tables import (
     NAN,
     Cell,
@@ -112,12 +113,16 @@ ROUNDING = 1e-6
 MAIN = ("nll", "brier", "ece", "accuracy", "calibration_slope", "observed_expected", "roc_auc")
 """The figures of a short table, those of them that a result has."""
 
+TOO_FEW_TO_COMPARE = "too few to compare methods"
+LITTLE_CHANGE = "changes little until there is evidence"
+
 MODEL_CARD = """## Calibration
 
-Calibrated with `{best}`, {comparison.fitted} ({comparison.n_classes} classes; 95% intervals from \
+{start}, {comparison.fitted} ({comparison.n_classes} classes; 95% intervals from \
 {comparison.resamples:,} resamples). {comparison.verdict}
 
-{table}
+{table}"""
+CARD_USAGE = """
 ```python
 import calibrant as cal
 
@@ -139,7 +144,8 @@ class Comparison(PlainData):
     ----------
     rows : one `MethodRow` per method, in the order asked for.
     criterion : the metric that decides `best` and `second`.
-    best, second : short names, or None when every method failed.
+    best, second : short names, or None when every method failed. With too few rows no method is second, and the best
+        is `auto` if it was compared, else None.
     recommended, advice : what to ship; the same in sentences, with what it changes.
     n_val, n_test, n_classes : sizes.
     class_names : K names, or None where the files gave none.
@@ -153,6 +159,7 @@ class Comparison(PlainData):
     weighed : words on the weights of the test rows; empty where there are none.
     division : how one set of rows was divided into those to fit on and to measure on; empty where two were given.
     shares_rows : were rows fitted on also measured on, which one of the warnings says?
+    too_few_rows : reason why the test rows are too few to compare methods; empty if they are enough.
     grouping : `groups.Grouping` of the test rows, where groups were asked for.
     group_changes : what shipping the recommended method changes in the loss of every group, with intervals.
     """
@@ -178,6 +185,7 @@ class Comparison(PlainData):
     weighed: str = ""
     division: str = ""
     shares_rows: bool = False
+    too_few_rows: str = ""
     grouping: Any = None
     group_changes: Figures = field(default_factory=Figures)
 
@@ -215,11 +223,15 @@ class Comparison(PlainData):
         Among methods that these rows cannot tell apart, the default is the choice that other data have confirmed.
         """
         rows = self.by_method
+        if self.too_few_rows:
+            return self.best
         return next((one for one in ("none", "auto") if one in rows and rows[one].ties_best), self.best)
 
     @property
     def advice(self) -> list[str]:
         """What to ship, why, and what that changes: decisions, and groups that get worse."""
+        if self.too_few_rows and self.finished:
+            return [f"auto {LITTLE_CHANGE}"]
         if self.best is None or self.recommended is None:
             return []
         rows, name = self.by_method, self.criterion
@@ -248,6 +260,35 @@ class Comparison(PlainData):
         return lines
 
     @property
+    def finished(self) -> list[str]:
+        """Methods that did not fail, in the order asked for."""
+        return [row.method for row in self.rows if row.error is None]
+
+    @property
+    def precision(self) -> Precision | None:
+        """Precision of the log loss of the recommended method, or of the first one; None if it is not known."""
+        row = self.by_method.get(self.recommended or next(iter(self.finished), ""))
+        if row is None or row.columns is None:
+            return None
+        return loss_precision(row.columns.nll, self.count_evidence(row.columns), self.weights, self.clusters)
+
+    def count_evidence(self, columns: RowColumns, *, stated: Array | None = None) -> Evidence:
+        """Evidence in the test rows under one method; with the stated probabilities for a verdict on calibration."""
+        size: Json = {"task": self.task, "n_classes": self.n_classes, "n_rows": self.n_test}
+        return count_evidence(columns.correct, self.weights, self.clusters, stated=stated, **size)
+
+    @property
+    def conclusions(self) -> list[str]:
+        """The advice and the precision of the estimate, one sentence each."""
+        precision = self.precision
+        return self.advice if precision is None else [*self.advice, precision.text]
+
+    @property
+    def shown_extras(self) -> tuple[str, ...]:
+        """Columns of a table of methods besides the metrics; no chance of being better with too few rows."""
+        return tuple(name for name in EXTRAS if name != "p_beats_best" or not self.too_few_rows)
+
+    @property
     def fit_warnings(self) -> list[tuple[str, str]]:
         """What the fits warned of, each thing once, after the methods it is about: three by name, more by number."""
         found: dict[str, list[str]] = {}
@@ -263,9 +304,9 @@ class Comparison(PlainData):
         return [row.method for row in sorted(done, key=lambda row: sign(metric) * row.metrics[metric].value)]
 
     json_fields = (
-        "rows", "best", "second", "recommended", "criterion", "verdict", "n_val", "n_test", "n_classes", "class_names",
-        "n_bins", "resamples", "seed", "noise_floor", "task", "about", "test_fingerprint", "warnings", "weighed",
-        "division",
+        "rows", "best", "second", "recommended", "criterion", "verdict", "too_few_rows", "precision", "n_val", "n_test",
+        "n_classes", "class_names", "n_bins", "resamples", "seed", "noise_floor", "task", "about", "test_fingerprint",
+        "warnings", "weighed", "division",
     )  # fmt: skip
 
     @property
@@ -282,13 +323,14 @@ class Comparison(PlainData):
         """Methods × metrics, the best of a column, the second and ties with the best marked; then what else is known.
 
         A second that is within noise of the best is a tie, not a second place; where a low value by itself is not
-        good, nothing is marked.
+        good, and with too few rows, nothing is marked.
         """
-        orders = {name: self.ranking(name) if facts(name).better else [] for name in self.metric_names}
+        ranked = {name for name in self.metric_names if facts(name).better and not self.too_few_rows}
+        orders = {name: self.ranking(name) if name in ranked else [] for name in self.metric_names}
         rows = []
         for row in self.rows:
             cells = {name: Cell(name, Estimate(float(getattr(row, name)))) for name in EXTRAS if not row.error}
-            if best := row.method == self.best:
+            if best := row.method == self.best and not self.too_few_rows:
                 cells["p_beats_best"] = Cell("p_beats_best", Estimate(NAN))
             if row.difference:
                 cells["difference"] = Cell(self.criterion, row.difference[self.criterion])
@@ -301,13 +343,13 @@ class Comparison(PlainData):
         return Table("method", columns, rows, self.verdict)
 
     def __repr__(self) -> str:
-        notes = [f"* best. {self.verdict}", *self.advice]
+        notes = ["* best. " * (not self.too_few_rows) + self.verdict, *self.conclusions]
         notes += [f"note: {one}" for one in self.warnings]
         return tables.text(self._short(), said=[self._sizes()], notes=notes, width=120)
 
     def _repr_html_(self) -> str:
         table = replace(self._short(), intervals=True)
-        said, notes = f"{self._sizes()}. {self.verdict}", [tables.raised_words(table)]
+        said, notes = f"{self._sizes()}. {self.verdict}", [*self.conclusions, tables.raised_words(table)]
         drawn = [tables.diagram(self.bins(method), method) for method in self._drawn()]
         return tables.notebook(table, said=said, notes=notes, diagrams=drawn)
 
@@ -366,6 +408,10 @@ class Comparison(PlainData):
         """A section for a model card in Markdown: what was done, how well it is calibrated, how to use it."""
         best = self.best or self.rows[0].method
         columns = {"none": "uncalibrated", best: "calibrated"}
+        start, usage = f"Calibrated with `{best}`", CARD_USAGE
+        if self.too_few_rows and self.best is None:
+            columns = {"none": "uncalibrated"} if "none" in self.by_method else {best: best}
+            start, usage = "No method was chosen", ""
         found = {method: row.metrics for method, row in self.by_method.items() if method in columns and row.metrics}
         rows = [
             Row(facts(name).title, {method: Cell(name, figures[name]) for method, figures in found.items()})
@@ -373,7 +419,7 @@ class Comparison(PlainData):
             if name in self.metric_names
         ]
         table = tables.markdown(Table("metric", columns, rows, intervals=True))
-        return MODEL_CARD.format(best=best, table=table, comparison=self)
+        return MODEL_CARD.format(start=start, table=table, comparison=self) + usage
 
     def to_markdown(self, *, columns: Iterable[str] | None = None, intervals: bool = False) -> str:
         """A Markdown table: best of a column bold, second underlined, ties with the best marked ≈.
@@ -389,13 +435,12 @@ class Comparison(PlainData):
         return tables.latex(self._printed(columns, intervals, marks))
 
     def _printed(self, columns: Iterable[str] | None, intervals: bool, marks: str) -> Table:
-        extras = [name for name in EXTRAS if name != "n_parameters"]
+        extras = [name for name in self.shown_extras if name != "n_parameters"]
+        marks = "" if self.too_few_rows else marks
         table = self.table().pick([*self.metric_names, *extras] if columns is None else columns)
-        caption = (
-            f"{self.fitted.capitalize()}; {self.n_classes} classes. "
-            f"{'95% intervals from' if intervals else 'Differences judged by'} {self.resamples:,} paired bootstrap "
-            "resamples. "
-        )
+        use = "95% intervals from" if intervals else "Differences judged by"
+        verdict = self.verdict if self.too_few_rows else f"{use} {self.resamples:,} paired bootstrap resamples"
+        caption = f"{self.fitted.capitalize()}; {self.n_classes} classes. {verdict}. "
         if intervals and (words := tables.raised_words(table)):
             caption += f"{words}. "
         return replace(table, caption=caption + marks, intervals=intervals)

@@ -21,8 +21,9 @@ from calibrant.core.zeros import cost_of_zero
 from calibrant.data import Predictions
 from calibrant.data.chunks import Chunk, add_up, cut, flattened
 from calibrant.engines.engine import Engine
-from calibrant.evaluation.bootstrap import Resamples
+from calibrant.evaluation.bootstrap import Resamples, sampled
 from calibrant.evaluation.consistency import cluster_sums, noise_floor
+from calibrant.evaluation.evidence import Evidence, Precision, count_evidence, loss_precision
 from calibrant.evaluation.intervals import Intervals, ScannedRows
 from calibrant.evaluation.results import ClassProfile
 from calibrant.evaluation.tables import Estimate, Figures
@@ -87,6 +88,24 @@ def scan_predictions(
     rows.kept = chosen
     rows.totals[class_sums, (n_bins, "width")] = sums
     return rows
+
+
+def evaluate_evidence(predictions: Predictions, engine: str | Engine = "local") -> tuple[Evidence, Precision | None]:
+    """Evidence in the rows of uncalibrated predictions, and the precision of their log loss, from one pass."""
+    clusters = predictions.clusters
+    if clusters is not None and len(np.unique(clusters)) == 1:
+        predictions = predictions.like(clusters=None)  # then all intervals would be unknown
+    weighted, _, clusters, _ = sampled(predictions, None, None, "rows")
+    rows = weighted.expanded()
+    found, _ = add_up(_row_columns, rows, engine, "")
+    columns = RowColumns(*map(np.concatenate, zip(*found, strict=True)))
+    seen, size = flattened(rows), {"task": rows.task, "n_classes": rows.n_classes, "n_rows": weighted.n}
+    evidence = count_evidence(columns.correct, seen.weights, clusters, **size)
+    return evidence, loss_precision(columns.nll, evidence, seen.weights, clusters)
+
+
+def _row_columns(chunk: Chunk) -> tuple[list[RowColumns], int]:
+    return [rows.found for rows, _ in _blocks(chunk, None, None, checked=True)], chunk.n
 
 
 def column_rows(

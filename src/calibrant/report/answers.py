@@ -2,16 +2,19 @@
 
 from typing import NamedTuple
 
-from calibrant.evaluation.consistency import SIGNIFICANCE, direction, too_few_to_tell
+from calibrant.evaluation.consistency import SIGNIFICANCE, direction
 from calibrant.evaluation.models import ModelComparison
-from calibrant.evaluation.results import Comparison, MethodRow
+from calibrant.evaluation.results import LITTLE_CHANGE, Comparison, MethodRow
 from calibrant.evaluation.tables import figure
 from calibrant.metrics.record import facts as metric_facts
-from calibrant.report.page_data import baseline
+from calibrant.report.page_data import baseline, shown_method
 from calibrant.report.wording import POSITIVE, full_name, wording
 
 NEARLY_ALWAYS, MOSTLY = 0.005, 0.025
 """Shares of resamples in which the old model may be better, for two degrees of certainty."""
+
+
+NO_COMPARISON = "Too few rows to compare methods"
 
 
 class Answer(NamedTuple):
@@ -28,13 +31,24 @@ class Answer(NamedTuple):
 
 def answers(comparison: Comparison) -> list[Answer]:
     """The three answers of a comparison."""
-    if comparison.best is None:
+    if not comparison.finished:
         return [Answer("Is it calibrated?", "Unknown", "Every method failed; the reasons are listed below.", "open")]
-    before, best = comparison.row(baseline(comparison)), comparison.row(comparison.recommended or comparison.best)
+    before, best = comparison.row(baseline(comparison)), comparison.row(shown_method(comparison))
+    if comparison.too_few_rows:
+        short = "Unknown" if comparison.best is None else f"{full_name(best.method, best.calibrator)} `{best.method}`"
+        choice, sureness = (
+            (short, f"`auto` {LITTLE_CHANGE}.", "open"),
+            (NO_COMPARISON, f"{comparison.verdict}.", "open"),
+        )
+    else:
+        choice, sureness = _choice(comparison, before, best), _sureness(comparison, before, best)
+    precision = comparison.precision
+    if precision is not None:
+        sureness = sureness[0], f"{sureness[1]} {precision.text}.", sureness[2]
     return [
         Answer("Is it calibrated?", *_calibrated(comparison, before)),
-        Answer("What should I use?", *_choice(comparison, before, best)),
-        Answer("How sure is that?", *_sureness(comparison, before, best)),
+        Answer("What should I use?", *choice),
+        Answer("How sure is that?", *sureness),
     ]
 
 
@@ -51,9 +65,7 @@ def _calibrated(comparison: Comparison, before: MethodRow) -> Said:
     start = "On average" if before.method == "none" else f"After `{before.method}`, on average"
     detail = f"{start} {subject} by {100 * ece:.2f} points"
     chance = "" if floor is None else f"; chance alone would show about {100 * floor.mean:.2f}"
-    if columns and too_few_to_tell(
-        columns.confidence, columns.correct, comparison.weights, comparison.task, comparison.clusters
-    ):
+    if columns and comparison.count_evidence(columns, stated=columns.confidence).shortage:
         return "Too few rows to tell", f"{detail}{chance}.", "open"
     if floor is not None and floor.p_value >= SIGNIFICANCE:
         if _mends(comparison, before):
@@ -133,9 +145,13 @@ def model_answers(table: ModelComparison) -> list[Answer]:
         said = "All of them"
     named = "; ".join(f"{name}: {one.short[:1].lower()}{one.short[1:]}" for name, one in first.items())
     found = [Answer("Are they calibrated?", said, f"{named}.", "bad" if bad else "good")]
-    if table.best is None:
+    if not table.finished:
         return [*found, Answer("What should I use?", "Unknown", "Every method failed on every model.", "open")]
-    best, ranks = table.best, table.mean_ranks()
+    if table.best is None or table.too_few_rows:
+        short = "Unknown" if table.best is None else f"{full_name(table.best)} `{table.best}`"
+        found.append(Answer("What should I use?", short, f"`auto` {LITTLE_CHANGE}.", "open"))
+        return [*found, Answer("How sure is that?", NO_COMPARISON, f"{table.verdict}.", "open")]
+    best, ranks, total = table.best, table.mean_ranks(), table.n_ranked
     wins = table.wins()[best]
     choice = f"Lowest mean rank by {metric_facts(table.criterion).label}: {ranks[best]:.2f} of {len(ranks)} methods."
     found.append(Answer("What should I use?", f"{full_name(best)} `{best}`", choice, "good"))
@@ -143,5 +159,6 @@ def model_answers(table: ModelComparison) -> list[Answer]:
     close = "" if rival is None else f" Next is `{rival}` with mean rank {ranks[rival]:.2f}."
     sure = wins == total
     short = "It is never clearly beaten" if sure else f"It is beaten on {total - wins} of {total}"
-    detail = f"Best or within noise of the best on {wins} of {total} models.{close}"
+    few = f" Too few rows to compare methods on {len(kinds) - total} more." if total < len(kinds) else ""
+    detail = f"Best or within noise of the best on {wins} of {total} models.{close}{few}"
     return [*found, Answer("How sure is that?", short, detail, "good" if sure else "open")]

@@ -31,7 +31,7 @@ from calibrant.evaluation.tables import Json, bounds, diagram, figure, raised, r
 from calibrant.metrics.record import facts, number
 from calibrant.report import page_data, usage
 from calibrant.report.answers import answers, model_answers
-from calibrant.report.page_data import baseline
+from calibrant.report.page_data import baseline, shown_method
 from calibrant.report.wording import TITLES, full_name, parameters, sizes, summary, wording
 
 
@@ -86,6 +86,7 @@ def write_report(
         "compared": comparison,
         "result": comparison.to_dict(),
         "best": best,
+        "failed": not comparison.finished,
         "made": next(iter(comparisons.values())),
         "raised": raised_words(*(one.table() for one in comparisons.values())),
         "usage": usage.usage(best, comparison.task, sources, command, several="" not in comparisons),
@@ -126,7 +127,7 @@ def _several_models(table: ModelComparison) -> Json:
     """What the page of several models shows: who does well everywhere, the matrix behind it, a section per model."""
     models, matrix = table.comparisons, table.table("methods")
     caption = "The deciding metric of every method on every model"
-    columns = {**matrix.columns, "mean_rank": "Mean rank", "best_or_tied": f"Best or tied, of {len(models)}"}
+    columns = {**matrix.columns, "mean_rank": "Mean rank", "best_or_tied": f"Best or tied, of {table.n_ranked}"}
     return {
         "title": f"How far to trust {len(models)} models",
         "scripts": [asset("common.js")],
@@ -144,13 +145,14 @@ def _several_models(table: ModelComparison) -> Json:
 
 def _section(name: str, comparison: Comparison) -> Json:
     """One model: the answers, the diagram before and after, and the methods."""
-    words, before, best = wording(comparison), baseline(comparison), comparison.recommended
+    words, before, best = wording(comparison), baseline(comparison), shown_method(comparison)
     found = {"answers": answers(comparison), "methods": page_data.model_methods(comparison), "words": words}
-    if best is None:
+    if not best:
         return found
     old, new = comparison.bins(before), comparison.bins(best)
     drawn = diagram(new, before=old if before != best else None)
     drawn["label"] = f"Reliability diagram of {name}: ECE {old.ece:.2%} before, {new.ece:.2%} after {best}"
+    drawn["method"] = best
     drawn |= {"stated": words.stated.split(":")[0], "seen": words.seen.split(":")[0]}
     return found | {"diagram": drawn}
 

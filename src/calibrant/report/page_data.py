@@ -16,7 +16,7 @@ from calibrant.core.errors import said
 from calibrant.evaluation.bootstrap import clopper_pearson, draw
 from calibrant.evaluation.consistency import SIGNIFICANCE
 from calibrant.evaluation.deferral import kept_worth, threshold_for_error
-from calibrant.evaluation.results import EXTRAS, Comparison, MethodRow
+from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.evaluation.scoring import column_rows, estimated, zero_notes
 from calibrant.evaluation.shift import ShiftCurves
 from calibrant.evaluation.tables import Cell, Estimate, Json, Row, Table, figure, plain
@@ -59,6 +59,11 @@ def baseline(comparison: Comparison) -> str:
     return next(filter(names.get, ("none", *names)), "")
 
 
+def shown_method(comparison: Comparison) -> str:
+    """The method that charts and tables of one method show: the recommended one, else the first that worked."""
+    return comparison.recommended or baseline(comparison)
+
+
 def payload(comparison: Comparison, shift: ShiftCurves | None = None) -> Json:
     """What the page's script reads: chart specifications and the numbers behind them."""
     done, words, curves = finished(comparison), wording(comparison), None
@@ -76,7 +81,7 @@ def payload(comparison: Comparison, shift: ShiftCurves | None = None) -> Json:
     return {
         "methods": list(done),
         "before": baseline(comparison),
-        "selected": comparison.recommended or "",
+        "selected": shown_method(comparison),
         "charts": drawn,
         **{name: stacked({method: one[name] for method, one in parts.items()}) for name in names},
         "words": {"mean": words.mean, "share": words.share},
@@ -165,7 +170,7 @@ def class_tables(comparison: Comparison) -> Json:
     }
     methods, budget, shown = result["methods"], CLASS_CELLS, np.arange(0)
     warm = [name for name, (*_, temperatures) in rows.items() if temperatures is not None]
-    first = (baseline(comparison), comparison.recommended or "", comparison.second or "", *warm[:1])
+    first = (baseline(comparison), shown_method(comparison), comparison.second or "", *warm[:1])
     for name in filter(rows.get, dict.fromkeys((*first, *comparison.ranking(comparison.criterion), *rows))):
         columns, classes, temperatures = rows[name]
         if not methods:
@@ -211,7 +216,7 @@ def group_tables(comparison: Comparison) -> tuple[Json | None, Table | None]:
     found, words = {row.method: row.groups for row in comparison.rows if row.groups}, wording(comparison)
     if not found:
         return None, None
-    name, bins, gaps, lines = comparison.recommended or "", {}, {}, []
+    name, bins, gaps, lines = shown_method(comparison), {}, {}, []
     before, best = found[baseline(comparison)], found[name]
     shown = np.argsort([-np.nan_to_num(abs(one.metrics["gap"].value)) for one in best.groups], kind="stable")
     shown = shown[:MOST_GROUPS]
@@ -245,14 +250,14 @@ def decision_tables(comparison: Comparison) -> Json | None:
 
     The flexible calibration curve with its 95% band as well, as far as there is time for the fits.
     """
-    if comparison.task != "binary" or comparison.recommended is None or len(np.unique(comparison.labels)) != 2:
+    if comparison.task != "binary" or not finished(comparison) or len(np.unique(comparison.labels)) != 2:
         return None
     parts, smooth, weights, done = {}, {}, comparison.weights, finished(comparison)
     for method, columns in done.items():
         given = columns.confidence, columns.correct, THRESHOLDS
         curve = decision_curve(*given, sample_weight=weights)
         parts[method] = {"benefit": curve.model, **vars(threshold_metrics(*given, sample_weight=weights))}
-    order = dict.fromkeys((baseline(comparison), comparison.recommended, *done))
+    order = dict.fromkeys((baseline(comparison), shown_method(comparison), *done))
     for method in islice(order, max(2, MOST_FITTED // comparison.n_test)):
         rows = done[method].confidence, done[method].correct
         with said():
@@ -276,15 +281,19 @@ class Line(Row):
 
 
 def _ranked(comparison: Comparison, columns: Mapping[str, str]) -> Table:
-    """The methods by the deciding metric, the best first, those that failed at the end."""
+    """The methods by the deciding metric, the best first, those that failed at the end.
+
+    With too few rows to compare methods they keep the order asked for.
+    """
     found = {row.name: row for row in comparison.table().rows}
-    worked = [found[name] for name in comparison.ranking(comparison.criterion)]
+    order = comparison.finished if comparison.too_few_rows else comparison.ranking(comparison.criterion)
+    worked = [found[name] for name in order]
     return Table("Method", columns, worked + [row for row in found.values() if row.error is not None])
 
 
 def methods_table(comparison: Comparison) -> Table:
     """Every figure of every method, the deciding one first; answers do not change with their confidence."""
-    extras = EXTRAS[comparison.task == "pairs" :]
+    extras = comparison.shown_extras[comparison.task == "pairs" :]
     columns = {}
     for name in (*sorted(comparison.metric_names, key=lambda name: name != comparison.criterion), *extras):
         look = facts(name)
@@ -339,7 +348,7 @@ def label_table(comparison: Comparison) -> Table | None:
 
     The largest error stands first; labels with too few events cannot be ranked and stand last.
     """
-    done, width, best = finished(comparison), comparison.n_classes, comparison.recommended or ""
+    done, width, best = finished(comparison), comparison.n_classes, shown_method(comparison)
     if comparison.task != "multilabel" or best not in done or len(comparison.labels) % width:
         return None
     weights = None if comparison.weights is None else comparison.weights[::width]
@@ -376,7 +385,7 @@ def clinical_figures(comparison: Comparison, columns: RowColumns) -> tuple[Mappi
 
 def clinical_table(comparison: Comparison) -> tuple[Table, list[tuple[str, str]]]:
     """Each figure before and after the best method, what it says in words, and what the methods' fits warn of."""
-    done, before, best = finished(comparison), baseline(comparison), comparison.recommended or ""
+    done, before, best = finished(comparison), baseline(comparison), shown_method(comparison)
     both = {name: clinical_figures(comparison, done[name]) for name in (before, best)}
     old, new, rows, words = both[before][0], both[best][0], [], {}
     for name, (label, ideal, *_) in CLINICAL.items():
