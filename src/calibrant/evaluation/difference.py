@@ -160,8 +160,9 @@ def diff(old: Any, new: Any) -> Difference:
             for metric, estimate in metrics.items():
                 if metric in before.get(method, {}):
                     changes.append(_change(model, method, metric, before[method][metric], estimate))
-        few = [word for word, document in zip(("old", "new"), both, strict=True) if document.get("too_few_rows")]
-        notes += [_at(model, f"{word} result: {TOO_FEW_TO_COMPARE}, so that none is best") for word in few]
+        reasons = {word: one.get("too_few_rows") for word, one in zip(("old", "new"), both, strict=True)}
+        few = [f"{word} result: {reason}: {TOO_FEW_TO_COMPARE}" for word, reason in reasons.items() if reason]
+        notes += [_at(model, note) for note in few]
         if few:
             continue
         # what a user who takes each result's best method would notice

@@ -313,6 +313,8 @@ class ModelComparison(PlainData):
         table = self.table(show)
         if table.axis == "model":
             table = table.pick(name for name in table.columns if name in {self.criterion, "difference", *MAIN})
+        if table.axis == "method" and self.too_few_rows:
+            table = table.pick(name for name in table.columns if name not in ("mean_rank", "best_or_tied"))
         return replace(table, columns={name: tables.shortened(title) for name, title in table.columns.items()})
 
     def __repr__(self) -> str:

@@ -443,4 +443,4 @@ class Comparison(PlainData):
         caption = f"{self.fitted.capitalize()}; {self.n_classes} classes. {verdict}. "
         if intervals and (words := tables.raised_words(table)):
             caption += f"{words}. "
-        return replace(table, caption=caption + marks, intervals=intervals)
+        return replace(table, caption=(caption + marks).rstrip(), intervals=intervals)

@@ -14,7 +14,7 @@ NEARLY_ALWAYS, MOSTLY = 0.005, 0.025
 """Shares of resamples in which the old model may be better, for two degrees of certainty."""
 
 
-NO_COMPARISON = "Too few rows to compare methods"
+TOO_FEW = "Too few rows to tell"
 
 
 class Answer(NamedTuple):
@@ -35,11 +35,8 @@ def answers(comparison: Comparison) -> list[Answer]:
         return [Answer("Is it calibrated?", "Unknown", "Every method failed; the reasons are listed below.", "open")]
     before, best = comparison.row(baseline(comparison)), comparison.row(shown_method(comparison))
     if comparison.too_few_rows:
-        short = "Unknown" if comparison.best is None else f"{full_name(best.method, best.calibrator)} `{best.method}`"
-        choice, sureness = (
-            (short, f"`auto` {LITTLE_CHANGE}.", "open"),
-            (NO_COMPARISON, f"{comparison.verdict}.", "open"),
-        )
+        short = TOO_FEW if comparison.best is None else f"{full_name(best.method, best.calibrator)} `{best.method}`"
+        choice, sureness = (short, f"`auto` {LITTLE_CHANGE}.", "open"), (TOO_FEW, f"{comparison.verdict}.", "open")
     else:
         choice, sureness = _choice(comparison, before, best), _sureness(comparison, before, best)
     precision = comparison.precision
@@ -66,7 +63,7 @@ def _calibrated(comparison: Comparison, before: MethodRow) -> Said:
     detail = f"{start} {subject} by {100 * ece:.2f} points"
     chance = "" if floor is None else f"; chance alone would show about {100 * floor.mean:.2f}"
     if columns and comparison.count_evidence(columns, stated=columns.confidence).shortage:
-        return "Too few rows to tell", f"{detail}{chance}.", "open"
+        return TOO_FEW, f"{detail}{chance}.", "open"
     if floor is not None and floor.p_value >= SIGNIFICANCE:
         if _mends(comparison, before):
             detail += f", no more than chance explains, but `{comparison.best}` takes more than chance off the log loss"
@@ -140,7 +137,7 @@ def model_answers(table: ModelComparison) -> list[Answer]:
     first = {name: answers(one)[0] for name, one in table.comparisons.items()}
     kinds = [one.kind for one in first.values()]
     bad, total = kinds.count("bad"), len(kinds)
-    said = f"{bad} of {total} are not" if bad else "Too few rows to tell for some"
+    said = f"{bad} of {total} are not" if bad else f"{TOO_FEW} for some"
     if kinds.count("good") == total:
         said = "All of them"
     named = "; ".join(f"{name}: {one.short[:1].lower()}{one.short[1:]}" for name, one in first.items())
@@ -148,9 +145,9 @@ def model_answers(table: ModelComparison) -> list[Answer]:
     if not table.finished:
         return [*found, Answer("What should I use?", "Unknown", "Every method failed on every model.", "open")]
     if table.best is None or table.too_few_rows:
-        short = "Unknown" if table.best is None else f"{full_name(table.best)} `{table.best}`"
+        short = TOO_FEW if table.best is None else f"{full_name(table.best)} `{table.best}`"
         found.append(Answer("What should I use?", short, f"`auto` {LITTLE_CHANGE}.", "open"))
-        return [*found, Answer("How sure is that?", NO_COMPARISON, f"{table.verdict}.", "open")]
+        return [*found, Answer("How sure is that?", TOO_FEW, f"{table.verdict}.", "open")]
     best, ranks, total = table.best, table.mean_ranks(), table.n_ranked
     wins = table.wins()[best]
     choice = f"Lowest mean rank by {metric_facts(table.criterion).label}: {ranks[best]:.2f} of {len(ranks)} methods."

@@ -128,6 +128,8 @@ def _several_models(table: ModelComparison) -> Json:
     models, matrix = table.comparisons, table.table("methods")
     caption = "The deciding metric of every method on every model"
     columns = {**matrix.columns, "mean_rank": "Mean rank", "best_or_tied": f"Best or tied, of {table.n_ranked}"}
+    if table.too_few_rows:
+        columns = {name: name for name in models}
     return {
         "title": f"How far to trust {len(models)} models",
         "scripts": [asset("common.js")],
