@@ -71,14 +71,72 @@ def test_table(calibrant, folder):
 def test_the_last_lines_are_a_command_that_works(calibrant, folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given = (folder / "val.npz", folder / "test.npz", "--resamples", 50)
-    last = calibrant("compare", *given).stdout.splitlines()[-4:]
+    last = calibrant("compare", *given).stdout.splitlines()[-5:]
     assert last[0] == ""
     assert last[1:3] == ["ship ts: best by NLL", "it changes 0.00% of the decisions"]
-    words = last[3].split()
+    assert last[3] == "300 rows determine the log loss to ±0.08; 2,000 rows would give ±0.03"
+    words = last[4].split()
     assert words[:2] == ["calibrant", "fit"]
     assert calibrant(*words[1:]).returncode == 0
     assert isinstance(library.load(tmp_path / "calibrator.safetensors"), library.TemperatureScaling)
     assert json.loads(calibrant("compare", *given, "--json").stdout)["recommended"] == "ts"
+
+
+@pytest.fixture(scope="module")
+def few_errors(tmp_path_factory) -> Path:
+    """200 rows to fit on, and sets of 40 rows with few wrong predictions."""
+    generator = np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("few")
+    for name, n, errors in (("val", 200, 30), ("none", 40, 0), ("one", 40, 1), ("fog_1", 40, 9)):
+        labels = generator.integers(0, 3, n)
+        logits = 0.5 * generator.normal(size=(n, 3)) + 4 * np.eye(3)[(labels + (np.arange(n) < errors)) % 3]
+        np.savez(path / f"{name}.npz", logits=logits, labels=labels)
+    return path
+
+
+@pytest.mark.parametrize("methods", ["none,ts,cts", "none,ts,auto"])
+def test_too_few_rows_recommend_the_default_or_no_method(calibrant, few_errors, tmp_path, methods):
+    val, test, page = few_errors / "val.npz", few_errors / "none.npz", tmp_path / "report.html"
+    shifted = ("--shift", few_errors / "fog_1.npz") if methods.endswith("cts") else ()
+    result = calibrant("compare", val, test, "-m", methods, "--resamples", 50, "--report", page, *shifted)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[0] == "0 of 40 predictions are wrong: too few to compare methods"
+    assert not any(mark in result.stdout for mark in ("*", "≈", "ship", "best", "P:", " P "))
+    place = lines.index("auto changes little until there is evidence")
+    assert lines[place + 1].startswith("40 rows without a wrong prediction limit its share to 8.8%")
+    default = methods.endswith("auto")
+    assert ("--method auto" in result.stdout) == default == ("calibrant fit" in result.stdout)
+    assert page.read_text().count("40 rows without a wrong prediction limit its share") == 2  # the page and its data
+    printed = json.loads(calibrant("compare", val, test, "-m", methods, "--resamples", 50, "--json").stdout)
+    jsonschema.validate(printed, schema("compare"))
+    assert printed["too_few_rows"] == "0 of 40 predictions are wrong"
+    assert (printed["best"], printed["recommended"]) == (("auto",) * 2 if default else (None, None))
+
+
+def test_select_ranks_no_candidates_on_too_few_rows(calibrant, few_errors, tmp_path):
+    output = tmp_path / "chosen.safetensors"
+    given = ("select", few_errors / "one.npz", "--candidates", "vs,none,ts", "-o", output)
+    lines = calibrant(*given).stdout.splitlines()
+    assert lines[0] == "1 of 40 predictions is wrong: too few to compare methods"
+    assert [line.split()[0] for line in lines[2:5]] == ["vs", "none", "ts"]
+    assert not any("→" in line or "±" in line or "best" in line for line in lines)
+    assert lines[5].startswith("wrote ")
+    printed = json.loads(calibrant(*given, "--json").stdout)
+    jsonschema.validate(printed, schema("select"))
+    assert printed["too_few_rows"] == "1 of 40 predictions is wrong"
+
+
+def test_fit_states_the_precision_of_its_rows(calibrant, few_errors, tmp_path):
+    given = ("fit", few_errors / "val.npz", "--method", "ts", "-o", tmp_path / "ts.safetensors")
+    rows = np.load(few_errors / "val.npz")
+    z = rows["logits"]
+    losses = np.log(np.exp(z).sum(axis=1)) - z[np.arange(200), rows["labels"]]
+    expected = 1.959964 * losses.std(ddof=1) / np.sqrt(200)
+    precision = json.loads(calibrant(*given, "--json").stdout)["precision"]
+    assert precision["half_width"] == pytest.approx(expected, rel=1e-6)
+    assert f"{precision['text']}." in calibrant(*given).stdout.splitlines()
+    assert precision["text"].startswith(f"200 rows determine the log loss to ±{float(f'{expected:.1g}')}; 2,000 rows")
 
 
 def test_a_warning_of_many_methods_is_one_line(calibrant, folder, tmp_path):
