@@ -9,7 +9,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from calibrant.cli.measure import check, words
+from calibrant.cli.measure import MetricLimit, check, words
 from calibrant.core.errors import InputError
 
 SCHEMA = json.loads((files("calibrant") / "schemas" / "measure.json").read_text())
@@ -48,10 +48,44 @@ def test_the_gate_is_in_the_document(run, file):
     assert (code, "gate" in json.loads(out)) == (0, False)
 
 
-@pytest.mark.parametrize("arguments", [["--max-ece", "3"], ["--max-ece", "-0.1"], ["--max-ece", "x"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--max-ece", "3"],
+        ["--max-ece", "-0.1"],
+        ["--max-ece", "x"],
+        ["--max-ece", "nan"],
+        ["--max-nll", "inf"],
+        ["--max", "ece=nan"],
+        ["--max", "ece=inf"],
+        ["--min", "accuracy=-inf"],
+        ["--max", "ece"],
+        ["--max-group-ece", "nan"],
+    ],
+)
 def test_limits_that_mean_nothing_are_refused(run, file, arguments):
     code, _, err = run("measure", file, *arguments)
     assert (code, err.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize("strict", [["--max-ece", "0.001"], ["--max", "ece=0.001"], ["--min", "accuracy=0.999"]])
+@pytest.mark.parametrize("loose", [["--max-ece", "0.9"], ["--max", "ece=0.9"], ["--min", "accuracy=0.001"]])
+def test_all_stated_limits_apply_in_any_order(run, file, strict, loose):
+    for limits in ([*strict, *loose], [*loose, *strict]):
+        code, out, _ = run("measure", file, "--resamples", 20, "--json", *limits)
+        gate = json.loads(out)["gate"]
+        assert (code, gate["passed"], len(gate["checks"])) == (1, False, 2)
+        assert sorted(one["passed"] for one in gate["checks"]) == [False, True]
+
+
+def test_every_metric_can_be_limited_from_both_sides(run, file):
+    code, out, _ = run("measure", file, "--resamples", 20, "--json")
+    metrics = {name: one["value"] for name, one in json.loads(out)["metrics"].items() if one["value"] is not None}
+    limits = []
+    for name, value in metrics.items():
+        limits += ["--max", f"{name}={value + 1}", "--min", f"{name}={value - 1}"]
+    code, out, _ = run("measure", file, "--resamples", 20, "--json", *limits)
+    assert (code, len(json.loads(out)["gate"]["checks"])) == (0, 2 * len(metrics))
 
 
 def test_groups_below_the_smallest_size_are_left_out():
@@ -61,16 +95,18 @@ def test_groups_below_the_smallest_size_are_left_out():
         {"by": {"site": "c"}, "n": 20, "metrics": {"ece": {"value": 0.5}}},
     ]
     document = {"metrics": {"ece": {"value": 0.03}}, "groups": groups}
-    gate = check(document, {"at most": {"ece": 0.05}}, max_group_ece=0.06, min_rows=500)
+    gate = check(document, [MetricLimit("at most", "ece", 0.05)], [MetricLimit("at most", "ece", 0.06)], min_rows=500)
     assert [one["passed"] for one in gate["checks"]] == [True, True, False]
     assert words(gate) == "gate failed: ECE of site=b? is 8.00%, above the limit of 6.00%"
-    both = words(check(document, {"at most": {"ece": 0.02}}, max_group_ece=0.06, min_rows=500)).splitlines()
+    both = words(
+        check(document, [MetricLimit("at most", "ece", 0.02)], [MetricLimit("at most", "ece", 0.06)], min_rows=500)
+    ).splitlines()
     assert [line.split(" is ")[0] for line in both] == ["gate failed: ECE", "  ECE of site=b?"]
-    assert check(document, {"at most": {"ece": None}}) == {"passed": True, "checks": []}
+    assert check(document, []) == {"passed": True, "checks": []}
     with pytest.raises(InputError, match="lower --min-rows"):
-        check(document, {}, max_group_ece=0.06, min_rows=1000)
+        check(document, [], [MetricLimit("at most", "ece", 0.06)], min_rows=1000)
     with pytest.raises(InputError, match="--by"):
-        check({"metrics": {}}, {}, max_group_ece=0.06)
+        check({"metrics": {}}, [], [MetricLimit("at most", "ece", 0.06)])
     with pytest.raises(InputError, match="there is no sce"):
-        check(document, {"at most": {"sce": 0.1}})
-    assert not check({"metrics": {"ece": {"value": float("nan")}}}, {"at most": {"ece": 0.5}})["passed"]
+        check(document, [MetricLimit("at most", "sce", 0.1)])
+    assert not check({"metrics": {"ece": {"value": float("nan")}}}, [MetricLimit("at most", "ece", 0.5)])["passed"]

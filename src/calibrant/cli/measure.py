@@ -5,8 +5,10 @@ A gate is a limit on a figure that turns a measurement into a check for continuo
 document gives the same answer.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from rich.padding import Padding
 from rich.text import Text
@@ -87,7 +89,8 @@ def measure(
 ) -> bool:
     """Measure calibration: a verdict, figures with 95% intervals and, with --by, every group with its direction.
 
-    With a limit (--max-ece …) the measurement is a gate: exit code 1 means that a figure is beyond its limit.
+    With a limit (--max-ece …) the measurement is a gate: exit code 1 means that a metric exceeds its limit.
+    Options for limits may be repeated; all limits apply.
 
     Parameters
     ----------
@@ -103,17 +106,19 @@ def measure(
     min_rows : Groups with fewer rows are left out of group gates.
     everything : Show the reliability diagram, every figure, the worst classes and all groups as well.
     """
+    upper = {"ece": max_ece, "sce": max_classwise_ece, "nll": max_nll, "brier": max_brier}
+    limits = [
+        *collect_limits("at most", upper, at_most),
+        *collect_limits("at least", {"accuracy": min_accuracy}, at_least),
+    ]
+    group_limits = collect_limits("at most", {"ece": max_group_ece})
     with progress_bar(as_json), opened(engine) as running:
         predictions = cal.open_predictions(file, skip_bad_parts=skip_bad_parts, engine=running, **said)
         result = cal.measure(predictions, decompose=decompose, engine=running, **how)
     document = result.to_dict()
     if skip_bad_parts:
         document["skipped_parts"] = list(predictions.skipped)
-    limits = {
-        "at most": {"ece": max_ece, "sce": max_classwise_ece, "nll": max_nll, "brier": max_brier} | _limits(at_most),
-        "at least": {"accuracy": min_accuracy} | _limits(at_least),
-    }
-    gate = check(document, limits, max_group_ece, min_rows)
+    gate = check(document, limits, group_limits, min_rows)
     if not as_json:
         warn(skipped_words(predictions.skipped))
         warn(result.warnings, "note")
@@ -123,50 +128,63 @@ def measure(
     return not gate["passed"]
 
 
-Limits = dict[str, float | None]
-"""Limits by metric; None where there is none."""
+class MetricLimit(NamedTuple):
+    """A limit on a metric: its kind is "at most" or "at least"."""
+
+    kind: str
+    metric: str
+    limit: float
 
 
-def _limits(given: Sequence[str] | None) -> Limits:
-    """Limits from options such as `mce=0.2`."""
-    found: Limits = {}
-    for text in given or ():
-        name, _, limit = text.partition("=")
+def collect_limits(
+    kind: str, options: Mapping[str, Sequence[float] | None], texts: Sequence[str] | None = None
+) -> list[MetricLimit]:
+    """Return the limits of the named options, and of texts such as `mce=0.2`.
+
+    >>> collect_limits("at most", {"ece": [0.03]}, ["mce=0.2"])[1]
+    MetricLimit(kind='at most', metric='mce', limit=0.2)
+    """
+    pairs = [(metric, limit) for metric, values in options.items() for limit in values or ()]
+    for text in texts or ():
+        metric, _, number = text.partition("=")
         try:
-            found[name] = float(limit)
+            pairs.append((metric, float(number)))
         except ValueError as error:
             raise InputError(f"a limit is NAME=NUMBER, such as mce=0.2, got {text!r}") from error
-    return found
+    for metric, limit in pairs:
+        if not math.isfinite(limit):
+            raise InputError(f"the limit of {metric} must be a finite number, got {limit}")
+    return [MetricLimit(kind, *pair) for pair in pairs]
 
 
 def check(
-    document: Fields, given: dict[str, Limits], max_group_ece: float | None = None, min_rows: int = 500
+    document: Fields,
+    limits: Sequence[MetricLimit],
+    group_limits: Sequence[MetricLimit] = (),
+    min_rows: int = 500,
 ) -> Fields:
-    """The field `gate` of a measurement's document: {"passed", "checks"}.
+    """Return the field `gate` of a measurement's document, {"passed", "checks"}. All limits apply.
 
-    >>> check({"metrics": {"ece": {"value": 0.05}}}, {"at most": {"ece": 0.03}})["passed"]
+    >>> check({"metrics": {"ece": {"value": 0.05}}}, [MetricLimit("at most", "ece", 0.03)])["passed"]
     False
     """
-    asked = [(document, kind, limits) for kind, limits in given.items()]
-    if max_group_ece is not None:
+    tasks = [(document, limit) for limit in limits]
+    if group_limits:
         if "groups" not in document:
             raise InputError("--max-group-ece needs groups: name their column with --by")
         large = [group for group in document["groups"] if group["n"] >= min_rows]
         if not large:
             raise InputError(f"no group has {min_rows} rows, so there is nothing to check: lower --min-rows")
-        asked += [(group, "at most", {"ece": max_group_ece}) for group in large]
+        tasks += [(group, limit) for group in large for limit in group_limits]
     checks = []
-    for place, kind, limits in asked:
-        metrics, group = place["metrics"], {"group": place["by"], "n": place["n"]} if "by" in place else {}
-        for name, limit in limits.items():
-            if limit is None:
-                continue
-            if name not in metrics:
-                raise InputError(f"there is no {name} in this measurement: it has {', '.join(sorted(metrics))}")
-            # a figure that could not be computed fails its check
-            value = plain(metrics[name]["value"])
-            passed = value is not None and (value >= limit if kind == "at least" else value <= limit)
-            checks.append({"metric": name, "kind": kind, "value": value, "limit": limit, "passed": passed, **group})
+    for rows, (kind, name, limit) in tasks:
+        metrics, group = rows["metrics"], {"group": rows["by"], "n": rows["n"]} if "by" in rows else {}
+        if name not in metrics:
+            raise InputError(f"there is no {name} in this measurement: it has {', '.join(sorted(metrics))}")
+        # a metric that could not be computed fails its check
+        value = plain(metrics[name]["value"])
+        passed = value is not None and (value >= limit if kind == "at least" else value <= limit)
+        checks.append({"metric": name, "kind": kind, "value": value, "limit": limit, "passed": passed, **group})
     return {"passed": all(one["passed"] for one in checks), "checks": checks}
 
 

@@ -67,8 +67,8 @@ METAVARS = {"at_least": "NAME=LIMIT", "at_most": "NAME=LIMIT", "parameters": "NA
 
 Seed = Annotated[int, typer.Option(min=0)]
 Count = Annotated[int, typer.Option(min=1)]
-Limit = Annotated[float | None, typer.Option(min=0.0)]
-Share = Annotated[float | None, typer.Option(min=0.0, max=1.0)]
+Limit = Annotated[list[float] | None, typer.Option(min=0.0)]
+Share = Annotated[list[float] | None, typer.Option(min=0.0, max=1.0)]
 
 
 Fields = dict[str, Any]
