@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from random import Random
+
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+import calibrant
 from calibrant.core.errors import InputError
 from calibrant.core.schema import ONE_SIDE, Schema, class_key, identifier, identifiers, number_order
 
@@ -140,3 +146,47 @@ def test_one_identifier_has_one_text_whatever_holds_it() -> None:
     assert identifiers([1, "1", 1.0])[0].tolist() == [0, 0, 0]
     with pytest.raises(InputError, match="ward has shape"):
         identifiers([1, 2], 3, "ward")
+
+
+whole = st.integers(-(10**24), 10**24)
+
+
+@given(st.lists(whole, min_size=2, max_size=20, unique=True))
+def test_distinct_whole_numbers_stay_distinct_classes_and_identifiers(numbers: list[int]) -> None:
+    for spelled in (numbers, list(map(str, numbers)), [f"{number}.0" for number in numbers]):
+        assert len({class_key(value) for value in spelled}) == len(numbers)
+        assert [class_key(value) for value in spelled] == list(map(str, numbers))
+    for values in (numbers, list(map(str, numbers)), np.array(numbers, object)):
+        codes, names = identifiers(values)
+        assert codes.tolist() == list(range(len(numbers)))
+        assert names == list(map(str, numbers))
+
+
+@given(st.lists(whole, min_size=2, max_size=6, unique=True), st.randoms())
+def test_labels_find_their_class_whatever_its_digits(numbers: list[int], random: Random) -> None:
+    names = tuple(map(str, numbers))
+    places = [random.randrange(len(names)) for _ in range(30)]
+    assert schema(*names).labels([names[place] for place in places]).tolist() == places
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False, width=32), st.sampled_from([np.float32, np.float64]))
+def test_a_number_has_one_identifier_whatever_type_holds_it(value: float, kind: type) -> None:
+    assert identifier(kind(value)) == identifier(int(value) if value == int(value) else str(kind(value)))
+    assert class_key(kind(value)) == class_key(str(kind(value)))
+
+
+def test_a_prediction_next_to_its_label_is_wrong(tmp_path: Path) -> None:
+    ids = (121932631112635261, 121932631112635260)
+    rows = [f"{ids[0]},{ids[place % 2]},0.{8 + place % 2}\n" for place in range(60)]
+    (tmp_path / "answers.csv").write_text("prediction,label,confidence\n" + "".join(rows))
+    assert calibrant.open_predictions(tmp_path / "answers.csv").labels.mean() == 0.5
+
+
+def test_columns_named_by_19_digits_are_classes(tmp_path: Path) -> None:
+    ids = [1219326311126352610 + place for place in range(3)]
+    scores, labels = np.random.default_rng(0).dirichlet(np.ones(3), 60).round(6), np.arange(60) % 3
+    frame = pd.DataFrame(scores, columns=[f"prob_{one}" for one in ids])
+    frame.assign(label=np.array(ids)[labels]).to_csv(tmp_path / "wide.csv", index=False)
+    found = calibrant.open_predictions(tmp_path / "wide.csv")
+    assert found.class_names == tuple(map(str, ids))
+    np.testing.assert_array_equal(found.labels, labels)

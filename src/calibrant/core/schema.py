@@ -17,6 +17,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from string import ascii_uppercase
 from typing import Any, NamedTuple
 
@@ -55,14 +56,21 @@ def class_key(name: Any) -> str:
 
     >>> [class_key(name) for name in ("3.0", "+1", "1e0", True, "False", "01", " cat ", -2.0)]
     ['3', '1', '1', '1', '0', '01', 'cat', '-2']
+    >>> class_key("121932631112635261"), class_key(0.50)
+    ('121932631112635261', '0.5')
     """
     text = _text(name)
     if text.lower() in ("true", "false"):
         return str(int(text.lower() == "true"))
-    if _NUMBER.fullmatch(text):
-        value = float(text)
-        return str(int(value)) if value.is_integer() and abs(value) < 2**53 else repr(value)
-    return text
+    return _number_text(text) if _NUMBER.fullmatch(text) else text
+
+
+def _number_text(text: str) -> str:
+    """Return one spelling per number, with all its digits: a conversion to float would merge numbers above 2⁵³."""
+    value = Decimal(text)
+    if value == int(value):
+        return str(int(value))
+    return f"{value:f}".rstrip("0")
 
 
 def _text(value: Any) -> str:
@@ -297,7 +305,7 @@ def identifier(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, (float, np.floating)):
-        return MISSING if math.isnan(value) else str(value).removesuffix(".0")
+        return MISSING if math.isnan(value) else str(int(value)) if value.is_integer() else str(value)
     if isinstance(value, tuple):
         return joined_identifier(value)
     return MISSING if value is None or str(value) in ("<NA>", "NaT", "") else str(value)
