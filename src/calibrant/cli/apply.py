@@ -3,15 +3,21 @@
 from pathlib import Path
 
 from calibrant.cli.verbs import Fields, answer, progress_bar, verb
+from calibrant.core.atomic import check_replaceable
 from calibrant.core.errors import InputError
 from calibrant.data import open_parts, open_predictions, write_predictions
 from calibrant.data.opening import suffix_of
 from calibrant.data.write import TEXT, rewrite
 from calibrant.shipping.apply import calibrate_predictions
-from calibrant.shipping.artifact import read_artifact
+from calibrant.shipping.artifact import is_artifact, read_artifact
 
 DIGITS = 7
 """Of calibrated numbers in text: as many as float32 holds."""
+
+
+def holds_no_artifact(path: Path) -> bool:
+    """Return whether a file is not an artifact, so that predictions may replace it."""
+    return not is_artifact(path)
 
 
 @verb
@@ -40,6 +46,7 @@ def apply(
     """
     if probabilities and logits:
         raise InputError("--probabilities and --logits exclude each other: give one of them")
+    check_replaceable(output, holds_no_artifact, "a file of predictions")
     found = read_artifact(artifact)
     calibrator = found.calibrator
     digits = DIGITS if suffix_of(Path(output)) in TEXT else 0

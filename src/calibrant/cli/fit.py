@@ -9,6 +9,7 @@ from calibrant.calibrators.prepare import task_method
 from calibrant.calibrators.registry import resolve
 from calibrant.cli.verbs import Fields, answer, progress_bar, skipped_words, verb, warn
 from calibrant.core import errors, progress
+from calibrant.core.atomic import check_replaceable
 from calibrant.core.errors import InputError
 from calibrant.data import Predictions
 from calibrant.engines.engine import opened
@@ -16,6 +17,7 @@ from calibrant.evaluation.scoring import evaluate_evidence
 from calibrant.evaluation.tables import plain
 from calibrant.metrics import stream
 from calibrant.shipping.apply import calibrate_predictions
+from calibrant.shipping.artifact import is_artifact
 
 FIGURES = ("accuracy", "nll", "brier", "ece", "adaptive_ece", "sce")
 
@@ -42,6 +44,7 @@ def fit(
     method : Short name: auto, ts, shape, svs, bend, ts+top, …
     parameters : A parameter of the method, any number.
     """
+    check_replaceable(output, is_artifact, "an artifact")
     # what is misspelt is found before any file is read
     if method.strip().lower() != "auto":
         resolve(method)

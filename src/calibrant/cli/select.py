@@ -5,9 +5,11 @@ from textwrap import fill
 import calibrant as cal
 from calibrant.cli.verbs import Fields, Seed, answer, progress_bar, verb, warn
 from calibrant.core import errors
+from calibrant.core.atomic import check_replaceable
 from calibrant.evaluation.results import TOO_FEW_TO_COMPARE
 from calibrant.evaluation.scoring import evaluate_evidence
 from calibrant.metrics.record import sign
+from calibrant.shipping.artifact import is_artifact
 
 
 @verb
@@ -31,6 +33,7 @@ def select(
     candidates : Short names to choose from: ts,vs,sms+top
     cv : Number of folds.
     """
+    check_replaceable(output, is_artifact, "an artifact")
     predictions = cal.open_predictions(file, cluster=cluster, **said)
     if predictions.task == "multilabel":
         raise cal.InputError(

@@ -7,17 +7,22 @@ for machines; long work shows a bar.
 import csv
 import inspect
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
+from glob import escape, has_magic, iglob
+from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
 from calibrant.core import progress
-from calibrant.core.atomic import check_target
+from calibrant.core.atomic import check_replaceable, check_target
+from calibrant.core.errors import InputError
+from calibrant.data.arrays import kind_word
 
 HELP = {
     "artifact": "A saved calibrator, such as cal.safetensors.",
@@ -63,6 +68,9 @@ NAMES = {
     "shifted": "--shift",
 }
 """Options that have another name than the parameter, or a short one besides."""
+INPUTS = ("artifact", "file", "files", "labels", "model", "new", "old", "others", "scores", "shifted", "weights")
+OUTPUTS = ("onnx", "out", "output", "report")
+"""Options and arguments that may name a file to read or to write."""
 METAVARS = {"at_least": "NAME=LIMIT", "at_most": "NAME=LIMIT", "parameters": "NAME=VALUE"}
 
 Seed = Annotated[int, typer.Option(min=0)]
@@ -141,8 +149,14 @@ def verb(function: Callable[..., bool | None]) -> Callable[..., None]:
             names = [name.strip() for name in next(csv.reader([given["class_names"]], skipinitialspace=True))]
             coded = all("=" in name for name in names)
             given["class_names"] = dict(name.split("=", 1) for name in names) if coded else names
+        # before the work: a wrong path must not cost it
         for target in filter(None, map(given.get, ("output", "report"))):
-            check_target(target)  # before the work: a wrong path must not cost it
+            check_target(target)
+        check_inputs_survive(given)
+        if given.get("report"):
+            from calibrant.report.page import is_html
+
+            check_replaceable(given["report"], is_html, "a page")
         for bundle in BUNDLES.keys() & own:
             given[bundle] = {name: given.pop(name) for name in BUNDLES[bundle]}
         if function(**given):
@@ -152,6 +166,37 @@ def verb(function: Callable[..., bool | None]) -> Callable[..., None]:
     run.__doc__ = text
     run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     return run
+
+
+def check_inputs_survive(options: Fields) -> None:
+    """Raise if a file to write is also an input: a file, a file of an input folder or pattern, or a part of a file."""
+    values = [options.get(name) or [] for name in INPUTS]
+    inputs = [text for value in values for text in (value if isinstance(value, list) else [value])]
+    for target in (Path(options[name]) for name in OUTPUTS if options.get(name)):
+        for file in _siblings(target):
+            if any(_is_read_by(file, text) for text in inputs):
+                raise InputError(f"{file} is an input: choose another file to write than {target}")
+
+
+def _siblings(target: Path) -> list[Path]:
+    """Existing files that writing to `target` may replace: an .npy file comes with companions such as x_labels.npy."""
+    if target.suffix.lower() != ".npy":
+        return [target] if target.exists() else []
+    word = kind_word(target.stem)
+    prefix = target.stem.removesuffix(word) if word else f"{target.stem}_"
+    return [one for one in (target, *target.parent.glob(f"{escape(prefix)}*.npy")) if one.exists()]
+
+
+def _is_read_by(file: Path, text: str) -> bool:
+    """Return whether an argument names this file: as FILE, NAME=VAL,TEST, FILE#part, its folder, or a pattern."""
+    for part in (text, *text.partition("=")[2].split(",")):
+        for address in filter(None, (part, part.partition("#")[0])):
+            place = Path(address)
+            if place.exists() and (os.path.samefile(file, place) or os.path.samefile(file.parent, place)):
+                return True
+            if has_magic(address) and str(file.absolute()) in map(os.path.abspath, iglob(address)):
+                return True
+    return False
 
 
 CHECK_FAILED = 1

@@ -3,7 +3,7 @@
 import errno
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -61,6 +61,13 @@ def check_target(path: str | os.PathLike[str]) -> None:
             pass
     except OSError as error:
         raise _readable(error, path) from error
+
+
+def check_replaceable(path: str | os.PathLike[str], is_same_kind: Callable[[Path], bool], kind: str) -> None:
+    """Raise if `path` is a file with other contents than those to be written: replacing it would destroy data."""
+    target = _replaceable(path)
+    if target.exists() and target.stat().st_size > 0 and not is_same_kind(target):
+        raise InputError(f"{path} exists and is not {kind}: choose another file to write, or delete it first")
 
 
 def check_source(path: str | os.PathLike[str]) -> None:

@@ -22,7 +22,7 @@ from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup, escape
 
 import calibrant
-from calibrant.core.atomic import atomic_write
+from calibrant.core.atomic import atomic_write, check_replaceable
 from calibrant.core.errors import InputError
 from calibrant.evaluation.models import ModelComparison
 from calibrant.evaluation.results import Comparison
@@ -98,9 +98,16 @@ def write_report(
     environment = templates().overlay()
     environment.filters = environment.filters | FILTERS
     page = environment.get_template(template).render(context)
+    check_replaceable(path, is_html, "a page")
     with atomic_write(path) as temporary:
         temporary.write_text(page, encoding="utf-8")
     return Path(path)
+
+
+def is_html(path: Path) -> bool:
+    """Return whether a file begins like an HTML page."""
+    with path.open("rb") as file:
+        return file.read(1024).lstrip().lower().startswith((b"<!doctype html", b"<html"))
 
 
 def _one_model(comparison: Comparison, shift: ShiftCurves | None) -> Json:

@@ -33,7 +33,7 @@ from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import check_learned, spec_of
 from calibrant.calibrators.registry import find_class, is_around_model
 from calibrant.core.arrays import Array, Json
-from calibrant.core.atomic import atomic_write, check_source
+from calibrant.core.atomic import atomic_write, check_replaceable, check_source
 from calibrant.core.errors import FitWarning, InputError, MissingExtraError
 from calibrant.core.schema import Schema, check_kind
 
@@ -146,8 +146,21 @@ def save(
         source=source,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
+    check_replaceable(path, is_artifact, "an artifact")
     with atomic_write(path) as temporary:
         temporary.write_bytes(content)
+
+
+def is_artifact(path: PathName) -> bool:
+    """Return whether a file has the header of an artifact."""
+    with open(path, "rb") as file:
+        prefix = file.read(8)
+        size = int.from_bytes(prefix, "little")
+        header = file.read(size) if size <= MAX_HEADER_BYTES else b""
+    try:
+        return METADATA_KEY in json.loads(header).get("__metadata__", {})
+    except (ValueError, AttributeError, TypeError, RecursionError):
+        return False
 
 
 def load(path: PathName) -> Calibrator:

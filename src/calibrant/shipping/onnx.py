@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.maps import each_array, raise_zeros
-from calibrant.core.atomic import atomic_write, check_source
+from calibrant.core.atomic import atomic_write, check_replaceable, check_source
 from calibrant.core.errors import InputError, MissingExtraError
 
 try:
@@ -117,6 +117,9 @@ def export_onnx(
     precision: str = "float64",
 ) -> Exported:
     """Write a calibrator as an ONNX file, alone or appended to the classifier in the file `model`."""
+    check_replaceable(path, is_onnx_path, "an ONNX model")
+    if model is not None and os.path.exists(path) and os.path.samefile(model, path):
+        raise InputError(f"{path} is the model itself: choose another file to write")
     if model is None:
         if output_name is not None:
             raise InputError("output_name says which output of a model to calibrate: give the model too")
@@ -277,6 +280,11 @@ def _write_model(model: Any, path: PathName) -> None:
                 f"cannot write {path}: the model passes protobuf's 2 GiB; store it with external data"
             ) from error
         onnx.checker.check_model(os.fspath(temporary))
+
+
+def is_onnx_path(path: PathName) -> bool:
+    """Return whether a path has the suffix of an ONNX model: the format has no signature."""
+    return Path(path).suffix.lower() == ".onnx"
 
 
 def _bring_external_data(model: Any, source: Path, target: Path) -> None:
