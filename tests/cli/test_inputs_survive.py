@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import calibrant
 from calibrant.core.errors import InputError
@@ -29,6 +30,8 @@ def folder(tmp_path, monkeypatch):
     calibrant.export_onnx(fitted, "net.onnx")
     Path("parts").mkdir()
     np.savez("parts/a.npz", logits=logits, labels=labels)
+    weights = {"fc.weight": np.ones((3, 3))}
+    safetensors.numpy.save_file(weights, "weights.safetensors")
     Path("notes.txt").write_text("unrelated")
     Path("link.npz").symlink_to("d.npz")
     return tmp_path
@@ -51,6 +54,7 @@ def contents(folder: Path) -> dict[str, str]:
         "fit x_logits.npy --labels x_labels.npy --method ts -o x_labels.npy",
         "fit parts --method ts -o parts/a.npz",
         "fit parts/*.npz --method ts -o parts/a.npz",
+        "fit d.npz --method ts -o weights.safetensors",
         "select d.npz --candidates none,ts -o d.npz",
         "select d.npz --candidates none,ts -o notes.txt",
         "compare d.npz e.npz --methods none,ts --resamples 20 --report e.npz",
@@ -82,6 +86,13 @@ def test_outputs_replace_files_of_their_own_kind(run, folder):
         assert run("export", "new.safetensors", "--onnx", "new.onnx")[0] == 0
         assert run("compare", "d.npz", "e.npz", "--methods", "none,ts", "--resamples", 20, "--report", "r.html")[0] == 0
         assert run("convert", "d.npz", "y.npy")[0] == 0
+
+
+def test_an_artifact_replaces_a_damaged_one(folder):
+    fitted = calibrant.load("cal.safetensors")
+    Path("cal.safetensors").write_bytes(b"half an artifact")
+    calibrant.save(fitted, "cal.safetensors")
+    assert calibrant.load("cal.safetensors").temperature_ == fitted.temperature_
 
 
 def test_a_folder_named_like_a_method_is_no_input(run, folder):

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 import calibrant
 from calibrant.core.errors import InputError
+from calibrant.core.schema import Schema
 from calibrant.monitor import GroupMonitor, Monitor
-from calibrant.shipping.feed import LogFollower, answer_of, parse_record
+from calibrant.shipping.feed import LogFollower, parse_record, read_outcome
 from calibrant.shipping.monitor import (
     BATCHES,
     BIN_SHIFTS,
@@ -326,7 +327,7 @@ def test_a_risk_that_is_too_low_everywhere_is_found_however_it_is_fed(kind):
         monitor, logit = Monitor(), np.log(np.maximum(risk, 1e-9) / np.maximum(1 - risk, 1e-9))
         if kind == "log lines":
             lines = [{"probabilities": [1 - p, p], "label": int(y)} for p, y in zip(risk, labels, strict=True)]
-            monitor.update_answers(*zip(*map(answer_of, lines), strict=True))
+            monitor.update_answers(*zip(*(read_outcome(line)[:2] for line in lines), strict=True))
         elif "log" in kind:
             monitor.update(
                 np.stack([-logit / 2, logit / 2], 1) if kind == "logits" else logit, labels, from_logits=True
@@ -442,21 +443,75 @@ def test_a_tampered_state_is_refused_or_works(place, value):
         ('{"probabilities": [0.75, 0.25], "label": 0}', (0.25, False)),
         ('{"probabilities": [0.75, 0.25, 0], "label": 0}', (0.75, True)),
         ('{"logits": [0, 0], "label": 1}', (0.5, True)),
+        ('{"confidence": 0.9, "correct": true, "prediction": "cat", "label": null}', (0.9, True)),
+        ('{"confidence": 0.9, "correct": false, "prediction": 3, "label": "3"}', (0.9, False)),
+        ('{"confidence": 0.9, "correct": "yes"}', (0.9, True)),
+        ('{"confidence": 0.9, "correct": 0.0}', (0.9, False)),
+        ('{"confidence": 0.9, "correct": null, "prediction": 3, "label": "3.0"}', (0.9, True)),
+        ('{"confidence": 0.9, "prediction": " cat", "label": "cat"}', (0.9, True)),
+        ('{"probabilities": [0.25, 0.5, 0.25], "label": "1"}', (0.5, True)),
+        ('{"probabilities": {"a": 0.25, "b": 0.5, "c": 0.25}, "label": "b"}', (0.5, True)),
+        ('{"probabilities": [0.25, 0.5, 0.25], "label": null, "correct": false}', (0.5, False)),
+        ('{"probabilities": [0.75, 0.25], "correct": true}', (0.25, False)),
+        ('{"probabilities": [0.75, 0.25], "correct": false}', (0.25, True)),
     ],
 )
 def test_log_lines_are_understood(line, answer):
-    assert answer_of(parse_record(line)) == answer
+    assert read_outcome(parse_record(line))[:2] == answer
 
 
 @pytest.mark.parametrize(
     "line",
-    ["x", "[]", "{}", '{"confidence": 2, "correct": true}', '{"confidence": 0.5}', '{"logits": [1], "label": 0}',
+    ["x", "[]", "{}", '{"confidence": 2, "correct": true}',
+     '{"confidence": 0.5, "label": 1}', '{"confidence": 0.5, "correct": "perhaps"}',
+     '{"probabilities": [0.5, 0.5], "label": "cat"}', '{"logits": [1], "label": 0}',
      '{"logits": [1, NaN], "label": 0}', '{"logits": [1, 2], "label": 2}', '{"probabilities": [1, 1], "label": 0}',
      '{"logits": [[1, 2]], "label": 0}', '{"logits": ["a", 2], "label": 0}'],
 )  # fmt: skip
 def test_bad_log_lines_are_refused(line):
     with pytest.raises(InputError):
-        answer_of(parse_record(line))
+        read_outcome(parse_record(line))
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"confidence": 0.5}', '{"confidence": 0.5, "prediction": 1, "label": null}', '{"logits": [1, 2], "label": ""}',
+     '{"probabilities": [0.5, 0.5], "label": NaN, "correct": null}'],
+)  # fmt: skip
+def test_a_label_that_is_not_known_yet_is_pending(line, tmp_path):
+    assert read_outcome(parse_record(line)) is None
+    (tmp_path / "log.jsonl").write_text(f'{line}\n{{"confidence": 0.9, "correct": true}}\n')
+    follower = LogFollower(str(tmp_path / "log.jsonl"))
+    assert (follower.read(), follower.n_pending, follower.n_bad) == (1, 1, 0)
+
+
+@pytest.mark.parametrize("names", [("2", "0", "1"), ("cat", "dog", "cow"), None])
+def test_labels_are_matched_to_class_names_as_in_measure(names, tmp_path):
+    rng = np.random.default_rng(0)
+    scores = rng.dirichlet(np.ones(3), 400)
+    places = np.array([rng.choice(3, p=row) for row in scores])
+    labels = places.tolist() if names is None else [names[place] for place in places]
+    schema = Schema("multiclass", "probabilities", 3, names)
+    lines = [{"probabilities": row.tolist(), "label": label} for row, label in zip(scores, labels, strict=True)]
+    found = [read_outcome(line, schema) for line in lines]
+    measured = calibrant.measure(calibrant.Predictions(probabilities=scores, labels=labels, class_names=names))
+    assert np.mean([one.correct for one in found]) == measured.metrics["accuracy"].value
+    assert found[0].reading == ("label by position" if names is None else f"label by class name ({', '.join(names)})")
+    by_number = [
+        {"logits": np.log(row).tolist(), "label": int(place)} for row, place in zip(scores, places, strict=True)
+    ]
+    if names is None or names[0] == "cat":
+        assert [read_outcome(line, schema).correct for line in by_number] == [one.correct for one in found]
+
+
+def test_groups_are_watched_from_predictions_too():
+    rng = np.random.default_rng(0)
+    scores = rng.dirichlet(np.ones(3), 600)
+    labels, groups = rng.integers(0, 3, 600), np.array(["a", "b"])[np.arange(600) % 2]
+    one, other = GroupMonitor(), GroupMonitor()
+    one.update(scores, labels, groups)
+    other.update_answers(scores.max(axis=1), scores.argmax(axis=1) == labels, groups)
+    assert one.to_json() == other.to_json()
 
 
 def test_a_growing_and_a_rotated_log_are_followed(tmp_path):

@@ -372,6 +372,24 @@ def _until(condition) -> None:
         time.sleep(0.02)
 
 
+def test_feedback_matches_labels_to_class_names(tmp_path):
+    """Labels 2, 0, 1 are names, not positions: a calibrated stream raised an alarm."""
+    rng = np.random.default_rng(0)
+    names, scores = ["2", "0", "1"], rng.dirichlet(np.ones(3), 900)
+    places = np.array([rng.choice(3, p=row) for row in scores])
+    save(calibrant.Identity().fit(np.log(scores), places), tmp_path / "cal.safetensors", class_names=names)
+    outcomes = [
+        {"probabilities": row.tolist(), "label": int(names[place])} for row, place in zip(scores, places, strict=True)
+    ]
+    outcomes.append({"probabilities": scores[0].tolist(), "label": None})
+    with TestClient(create_app(tmp_path / "cal.safetensors")) as client:
+        taken = client.post("/feedback", json={"answers": outcomes}).json()
+        assert (taken["taken"], taken["pending"], taken["alarm"]) == (900, 1, False)
+        assert taken["read_as"] == ["label by class name (2, 0, 1)"]
+        right = float((scores.argmax(axis=1) == places).mean())
+        assert client.get("/monitor").json()["accuracy"] == pytest.approx(right)
+
+
 def test_an_alarm_is_in_the_next_scrape(artifact, capfd):
     with json_log(access=False), TestClient(create_app(artifact)) as client:
         assert client.get("/monitor").json() == {"n": 0, "alarm": False}
@@ -379,7 +397,8 @@ def test_an_alarm_is_in_the_next_scrape(artifact, capfd):
         assert figures(client)['calibrant_monitor_alarm{group=""}'] == 0
         body = "\n".join(json.dumps(one) for one in answers(600, gap=0.3, seed=1))
         taken = client.post("/feedback", content=body, headers={"content-type": NDJSON}).json()
-        assert taken == {"taken": 600, "duplicates": 0, "stale": 0, "n": 900, "alarm": True}
+        counts = {"taken": 600, "duplicates": 0, "stale": 0, "pending": 0, "n": 900, "alarm": True}
+        assert taken == counts | {"read_as": ["correct"]}
         found = figures(client)
         assert found['calibrant_monitor_alarm{group=""}'] == 1
         assert found["calibrant_monitor_answers"] == 900

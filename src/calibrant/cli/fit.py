@@ -17,7 +17,7 @@ from calibrant.evaluation.scoring import evaluate_evidence
 from calibrant.evaluation.tables import plain
 from calibrant.metrics import stream
 from calibrant.shipping.apply import calibrate_predictions
-from calibrant.shipping.artifact import is_artifact
+from calibrant.shipping.artifact import can_hold_artifact
 
 FIGURES = ("accuracy", "nll", "brier", "ece", "adaptive_ece", "sce")
 
@@ -44,7 +44,7 @@ def fit(
     method : Short name: auto, ts, shape, svs, bend, ts+top, …
     parameters : A parameter of the method, any number.
     """
-    check_replaceable(output, is_artifact, "an artifact")
+    check_replaceable(output, can_hold_artifact, "an artifact")
     # what is misspelt is found before any file is read
     if method.strip().lower() != "auto":
         resolve(method)

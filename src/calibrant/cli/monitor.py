@@ -66,7 +66,8 @@ def _show(follower: LogFollower, as_json: bool) -> None:
     monitor = follower.monitor
     if monitor.n == 0:
         problem = f" ({follower.first_problem})" if follower.first_problem else ""
-        raise cal.InputError(f"{follower.path} holds no labelled answer in {follower.n_lines} lines{problem}")
+        pending = f", {follower.n_pending} without a label yet" if follower.n_pending else ""
+        raise cal.InputError(f"{follower.path} holds no labelled answer in {follower.n_lines} lines{pending}{problem}")
     report, verdict = monitor.report().to_dict(), "no alarm"
     if report["alarm_at"]:
         verdict = f"ALARM since answer {report['alarm_at']}: {report['suspect']}"
@@ -85,12 +86,19 @@ def _show(follower: LogFollower, as_json: bool) -> None:
             if group["alarm"]
         ),
     ]
-    answer(as_json, report | {"n_bad_lines": follower.n_bad, "n_duplicates": follower.n_duplicates}, lines)
+    counts = {
+        "n_bad_lines": follower.n_bad,
+        "n_duplicates": follower.n_duplicates,
+        "n_pending": follower.n_pending,
+    }
+    answer(as_json, report | counts, lines)
     if as_json:
         return
     if report["n_late"]:
         warn([f"{report['n_late']} {LATE}"])
     if follower.n_duplicates:
         warn([f"{follower.n_duplicates} answers were logged more than once"])
+    if follower.n_pending:
+        warn([f"{follower.n_pending} lines without a label yet"], "note")
     if follower.n_bad:
         warn([f"{follower.n_bad} line{'s' * (follower.n_bad > 1)} skipped, the first: {follower.first_problem}"])

@@ -9,7 +9,7 @@ from calibrant.core.atomic import check_replaceable
 from calibrant.evaluation.results import TOO_FEW_TO_COMPARE
 from calibrant.evaluation.scoring import evaluate_evidence
 from calibrant.metrics.record import sign
-from calibrant.shipping.artifact import is_artifact
+from calibrant.shipping.artifact import can_hold_artifact
 
 
 @verb
@@ -33,7 +33,7 @@ def select(
     candidates : Short names to choose from: ts,vs,sms+top
     cv : Number of folds.
     """
-    check_replaceable(output, is_artifact, "an artifact")
+    check_replaceable(output, can_hold_artifact, "an artifact")
     predictions = cal.open_predictions(file, cluster=cluster, **said)
     if predictions.task == "multilabel":
         raise cal.InputError(

@@ -146,21 +146,32 @@ def save(
         source=source,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
     )
-    check_replaceable(path, is_artifact, "an artifact")
+    check_replaceable(path, can_hold_artifact, "an artifact")
     with atomic_write(path) as temporary:
         temporary.write_bytes(content)
 
 
 def is_artifact(path: PathName) -> bool:
     """Return whether a file has the header of an artifact."""
+    return METADATA_KEY in (_safetensors_metadata(path) or ())
+
+
+def can_hold_artifact(path: PathName) -> bool:
+    """Return whether an artifact may replace a file: an artifact, or a damaged file with the usual suffix."""
+    metadata = _safetensors_metadata(path)
+    return os.fspath(path).endswith(".safetensors") if metadata is None else METADATA_KEY in metadata
+
+
+def _safetensors_metadata(path: PathName) -> Json | None:
+    """Return the metadata of a safetensors file; None if the file has no such header."""
     with open(path, "rb") as file:
         prefix = file.read(8)
         size = int.from_bytes(prefix, "little")
         header = file.read(size) if size <= MAX_HEADER_BYTES else b""
     try:
-        return METADATA_KEY in json.loads(header).get("__metadata__", {})
+        return dict(json.loads(header).get("__metadata__", {}))
     except (ValueError, AttributeError, TypeError, RecursionError):
-        return False
+        return None
 
 
 def load(path: PathName) -> Calibrator:

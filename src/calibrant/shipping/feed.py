@@ -6,18 +6,20 @@ A log may be written, rotated, truncated and copied by others while it is follow
 import copy
 import glob
 import json
+import math
 import os
 import threading
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO, ClassVar, NamedTuple
 
 import numpy as np
 
 from calibrant.core.arrays import Json
 from calibrant.core.atomic import atomic_write, check_source, check_target
 from calibrant.core.errors import InputError
-from calibrant.core.schema import Schema, identifier
+from calibrant.core.schema import OUTCOMES, Schema, class_key, identifier, listed
 from calibrant.shipping.monitor import OTHER, GroupMonitor, Kept, Monitor, is_new, stated
 
 FORMATS = '{"confidence": 0.9, "correct": true}, {"probabilities": […], "label": 3} or {"logits": […], "label": 3}'
@@ -35,7 +37,7 @@ NO_ANSWERS: Json = {"n": 0, "alarm": False}
 """The report before the first answer."""
 
 Answer = tuple[Any, ...]
-"""Confidence, correctness, batch, group and id; "" for a name that is not asked for."""
+"""Reading, confidence, correctness, batch, group and id; "" for a name that is not used."""
 MAX_WAITING = 1 << 16
 """Answers of a log that are given to the monitor at once."""
 MAX_LINE_BYTES = 4 << 20
@@ -55,7 +57,7 @@ class Feed(Kept):
     settings : further parameters of `Monitor`.
     """
 
-    STATE: ClassVar[tuple[str, ...]] = ("n_duplicates", "seen", "monitor")
+    STATE: ClassVar[tuple[str, ...]] = ("n_duplicates", "n_pending", "seen", "monitor")
     id_is_optional = False
     """Whether answers without the field `id` are taken."""
     schema: Schema | None = None
@@ -77,7 +79,7 @@ class Feed(Kept):
         self.by, self.known = field or None, listed.split(",") if listed else None
         self.settings = {**self.monitor.settings, "batch": size or batch, "by": by, "id": id}
         self.seen: dict[str, bool] = {}
-        self.n_duplicates = 0
+        self.n_duplicates = self.n_pending = 0
         self._path = state
         if state is None:
             return
@@ -88,13 +90,22 @@ class Feed(Kept):
             except InputError as error:
                 raise InputError(f"{state}: {error}; move it away, or give another file for the state") from error
 
-    def check(self, record: Any) -> Answer:
-        """A record as an answer; nothing is remembered."""
-        answer = answer_of(record, self.schema)
+    def check(self, record: Any) -> Answer | None:
+        """Return a record as an answer, or None if its outcome is not known yet; nothing is remembered."""
+        outcome = read_outcome(record, self.schema)
+        if outcome is None:
+            return None
         unnamed = self.id_is_optional and self.id not in record
         fields = (self.batch, self.by, None if unnamed else self.id)
         batch, group, name = ("" if field is None else _field(record, field) for field in fields)
-        return *answer, batch, group if self.known is None or group in self.known else OTHER, name
+        return (
+            outcome.reading,
+            outcome.confidence,
+            outcome.correct,
+            batch,
+            group if self.known is None or group in self.known else OTHER,
+            name,
+        )
 
     def count(self, answers: Iterable[Answer]) -> int:
         """Give answers to the monitor, without those whose id was counted before; returns how many there were."""
@@ -102,7 +113,7 @@ class Feed(Kept):
         rows = [answer for answer in given if not answer[-1] or is_new(self.seen, answer[-1], SEEN_IDS)]
         self.n_duplicates += len(given) - len(rows)
         if rows:
-            confidence, correct, batches, groups, _ = map(list, zip(*rows, strict=True))
+            _, confidence, correct, batches, groups, _ = map(list, zip(*rows, strict=True))
             more = () if self.by is None else (groups,)
             names = None if self.batch is None else batches
             self.monitor.update_answers(np.array(confidence), np.array(correct), *more, batches=names)
@@ -123,33 +134,93 @@ def parse_record(line: str | bytes) -> Any:
         raise InputError(f"not JSON; a line is {FORMATS}") from error
 
 
-def answer_of(record: Any, schema: Schema | None = None) -> tuple[float, bool]:
-    """What one record states, and whether it came true: confidence and correctness, or of two classes the second one.
+class Outcome(NamedTuple):
+    """A confidence, whether the answer was correct, and how the record was read."""
 
-    >>> answer_of({"probabilities": [0.2, 0.5, 0.3], "label": 1}), answer_of({"probabilities": [0.8, 0.2], "label": 0})
-    ((0.5, True), (0.2, False))
+    confidence: float
+    correct: bool
+    reading: str
+
+
+def read_outcome(record: Any, schema: Schema | None = None) -> Outcome | None:
+    """Read the outcome of one record, or None if it is not known yet. With two classes it is that of the second one.
+
+    `correct` decides; without it, `label` is compared with `prediction`, or with the class of highest probability. As
+    in `measure`, labels are matched to class names first.
+
+    >>> read_outcome({"probabilities": [0.2, 0.5, 0.3], "label": 1})
+    Outcome(confidence=0.5, correct=True, reading='label by position')
+    >>> read_outcome({"confidence": 0.9, "prediction": "b", "label": "a"})
+    Outcome(confidence=0.9, correct=False, reading='prediction and label')
     """
     if not isinstance(record, dict):
         raise InputError(f"an answer is not a JSON object; it is {FORMATS}")
-    if "confidence" in record:
-        confidence, correct = record["confidence"], record.get("correct")
-        if "prediction" in record and "label" in record:
-            correct = record["prediction"] == record["label"]
+    correct, label = _read_correct(record.get("correct")), record.get("label")
+    kind = next((kind for kind in ("confidence", "probabilities", "logits") if kind in record), "")
+    if not kind:
+        raise InputError(f"no confidence, probabilities or logits; give {FORMATS}")
+    is_pending = correct is None and _is_unknown(label)
+    if kind == "confidence":
+        confidence = record["confidence"]
         if type(confidence) not in (int, float) or not 0 <= confidence <= 1:
             raise InputError(f"confidence is {str(confidence)[:40]!r}, but must lie in [0, 1]")
-        if correct not in (0, 1):  # true and false among them
-            raise InputError(f"correct is {str(correct)[:40]!r}, but must be true or false")
-        return float(confidence), bool(correct)
-    kind = next((kind for kind in ("probabilities", "logits") if kind in record), "")
-    label = record.get("label")
-    if not kind or type(label) is not int:
-        raise InputError(f"no confidence, or no probabilities or logits with a whole number as label; give {FORMATS}")
-    widths = () if schema is None or schema.task == "multilabel" else (schema.n_classes, 1)[: 1 + schema.flat]
-    if schema is not None and np.size(record[kind]) not in widths:
-        served = f"the calibrator has {schema.n_classes} classes of the task {schema.task}"
-        raise InputError(f"{np.size(record[kind])} {kind} with one label, but {served}: give confidence and correct")
-    sure, right = stated([record[kind]], [label], from_logits=kind == "logits")
-    return float(min(sure[0], 1.0)), bool(right[0])
+        if is_pending:
+            return None
+        if correct is not None:
+            return Outcome(float(confidence), correct, "correct")
+        if _is_unknown(record.get("prediction")):
+            raise InputError(f"confidence needs correct, or prediction and label; give {FORMATS}")
+        return Outcome(float(confidence), class_key(record["prediction"]) == class_key(label), "prediction and label")
+    values, schema = _read_scores(record[kind], kind, schema)
+    if is_pending:
+        return None
+    if correct is None:
+        place, reading = int(schema.labels([label], "label")[0]), "label by position"
+        if schema.class_names is not None:
+            reading = f"label by class name ({listed(schema.class_names, 6)})"
+    else:
+        prediction = (
+            int(np.argmax(values)) if np.ndim(values) else int(values >= (0.5 if kind == "probabilities" else 0))
+        )
+        place, reading = (prediction if correct else (prediction + 1) % schema.n_classes), "correct"
+    sure, right = stated([values], [place], from_logits=kind == "logits")
+    return Outcome(float(min(sure[0], 1.0)), bool(right[0]), reading)
+
+
+def _read_scores(values: Any, kind: str, schema: Schema | None) -> tuple[Any, Schema]:
+    """Return the scores of one record in the order of the schema, and the schema; from the record if there is none."""
+    names = tuple(values) if isinstance(values, dict) else None
+    values = np.asarray(list(values.values()) if names else values)
+    if values.dtype.kind not in "iuf" or values.ndim > 1:
+        raise InputError(f"{kind} is {str(values)[:40]!r}, but must be a list of numbers")
+    width = values.size
+    if schema is not None:
+        widths = () if schema.task == "multilabel" else (schema.n_classes, 1)[: 1 + schema.flat]
+        if width not in widths:
+            served = f"the calibrator has {schema.n_classes} classes of the task {schema.task}"
+            raise InputError(f"{width} {kind} with one label, but {served}: give confidence and correct")
+    if width < 2 and schema is None:
+        raise InputError(f"{width} {kind} with one label: give those of all classes, or confidence and correct")
+    own = Schema("binary" if width == 1 else "multiclass", kind, max(width, 2), names)
+    if schema is None or width == 1:
+        return values.reshape(-1)[0] if width == 1 else values, schema or own
+    schema = replace(schema, task="multiclass")
+    order = None if names is None else schema.align(own, "the calibrator", "the record").order
+    return values if order is None else values[order], schema
+
+
+def _read_correct(value: Any) -> bool | None:
+    """Return the value of `correct`, in any word for an outcome; None if it is not known."""
+    if _is_unknown(value):
+        return None
+    outcome = OUTCOMES.get(class_key(value).lower())
+    if outcome is None:
+        raise InputError(f"correct is {str(value)[:40]!r}, but must be true or false")
+    return bool(outcome)
+
+
+def _is_unknown(label: Any) -> bool:
+    return label is None or label == "" or (isinstance(label, float) and math.isnan(label))
 
 
 def _field(record: Json, name: Any) -> str:
@@ -181,26 +252,32 @@ class FeedbackDesk(Feed):
 
     def take(self, records: list[Any]) -> Json:
         """Give outcomes to the monitor: all of them, or none where one is unsound."""
-        current = []
+        current, pending, stale = list[Answer](), 0, 0
         for index, record in enumerate(records):
             try:
                 checked = self.check(record)
                 named = record.get("artifact", self.artifact)
                 if not isinstance(named, str):
                     raise InputError(f"artifact is {str(named)[:40]!r}, but must be a text")
-                if named == self.artifact:
+                if named != self.artifact:
+                    stale += 1
+                elif checked is None:
+                    pending += 1
+                else:
                     current.append(checked)
             except InputError as error:
                 raise InputError(f"answer {index}: {error}") from error
-        stale = len(records) - len(current)
         with self._lock:
             taken = self.count(current)
             self.n_stale += stale
+            self.n_pending += pending
             self._unsaved |= taken > 0
             return {
                 "taken": taken,
                 "duplicates": len(current) - taken,
                 "stale": stale,
+                "pending": pending,
+                "read_as": list(dict.fromkeys(reading for reading, *_ in current)),
                 "n": self.monitor.n,
                 "alarm": self.monitor.alarm,
             }
@@ -249,6 +326,7 @@ class FeedbackDesk(Feed):
         yield GaugeMetricFamily(f"{name}_answers", "Answers with an outcome since the monitor began.", report["n"])
         yield CounterMetricFamily(f"{name}_duplicates", "Answers that came twice.", value=self.n_duplicates)
         yield CounterMetricFamily(f"{name}_stale", "Answers about an earlier artifact.", value=self.n_stale)
+        yield CounterMetricFamily(f"{name}_pending", "Records whose outcome was not known yet.", value=self.n_pending)
         yield CounterMetricFamily(f"{name}_resets", "New beginnings after a new artifact.", value=self.n_resets)
         for figure, words in FIGURES.items():
             if figure in report:
@@ -318,7 +396,9 @@ class LogFollower(Feed):
                     if self.skipping:
                         raise InputError(f"longer than {MAX_LINE_BYTES} bytes")
                     if line.strip():
-                        answers.append(self.check(parse_record(line)))
+                        checked = self.check(parse_record(line))
+                        self.n_pending += checked is None
+                        answers += [] if checked is None else [checked]
                 except InputError as error:
                     self.n_bad += 1
                     self.first_problem = self.first_problem or f"line {self.n_lines}: {error}"[:300]

@@ -24,7 +24,7 @@ from calibrant.core.bins import width_edges, width_index
 from calibrant.core.errors import InputError, warn_user
 from calibrant.core.softmax import logsumexp, softmax
 
-STATE_FORMAT = 6
+STATE_FORMAT = 7
 MAX_BATCHES = 2000
 """Names of batches that are remembered: one that returns after as many others counts as new."""
 FLOOR_DRAWS = 400
@@ -576,6 +576,12 @@ class GroupMonitor(Monitor):
     def alarms(self) -> list[str]:
         """The groups whose alarm has risen."""
         return [name for name, monitor in self.groups.items() if monitor.alarm]
+
+    def update(
+        self, probabilities: Any, labels: Any, groups: Any = (), *, from_logits: bool = False, batches: Any = None
+    ) -> None:
+        """Take predictions (n×K), their true labels (n,) and groups (n,), in the order they happened."""
+        self.update_answers(*stated(probabilities, labels, from_logits=from_logits), groups, batches=batches)
 
     def update_answers(self, confidence: Any, correct: Any, groups: Any = (), *, batches: Any = None) -> None:
         """Take confidences, whether each answer was correct, and its group (each of shape (n,)), in order."""
