@@ -77,7 +77,7 @@ class EnsembleTemperatureScaling(Calibrator, keeps_prediction=True, additive=Tru
                 sums = [rows.total(mixture_squares, 1.0 / temperature) for temperature in temperatures]
                 return np.array([(gram[0, 0] - 2 * hits[0]) / rows.total_weight + 1 for gram, hits in sums])
 
-            self.temperature_, _ = minimise_smooth(errors, 1.0 / found.value)
+            self.temperature_, _ = minimise_smooth(errors, found)
             gram, hits = rows.total(mixture_squares, 1.0 / self.temperature_)
             self.weights_ = minimise_quadratic(2 * gram / rows.total_weight, -2 * hits / rows.total_weight)
             mean = (self.weights_ @ gram @ self.weights_ - 2 * hits @ self.weights_) / rows.total_weight + 1

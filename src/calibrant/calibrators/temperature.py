@@ -119,7 +119,7 @@ class TemperatureScaling(
                 raise InputError(f"weighting must be 'bin' or 'label', got {self.weighting!r}")
             errors = partial(errors, bandwidth=self.bandwidth, weighting=self.weighting)
             if self.grid is None:
-                return minimise_smooth(errors, 1.0 / fit_inverse_temperature(rows).value)
+                return minimise_smooth(errors, fit_inverse_temperature(rows))
         return search_grid(errors, temperature_grid(self.grid), self.refine)
 
     def _map(self, xp, logits, learned):

@@ -1,17 +1,16 @@
 """One temperature for all logits: of the lowest NLL by derivatives, of the lowest calibration error by a search."""
 
 import math
-import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from calibrant.core.arrays import Array
 from calibrant.core.bins import BinSums, mass_index
-from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.errors import InputError, warn_user
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
 from calibrant.core.statistic import kernel, statistic
@@ -39,6 +38,12 @@ NEAR_SLOPE = 0.1
 
 MAX_STEPS = 100
 
+PRIOR_SPREAD = 0.5
+"""Standard deviation of log T under the weak prior, which is used only if the likelihood has no maximum."""
+
+FARTHEST = 20.0
+"""Largest |log T| at which the search for the mode under that prior starts."""
+
 BATCH = 16
 ZOOMS = 3
 
@@ -49,35 +54,68 @@ Errors = Callable[[Array], Array]
 """Temperatures (G,) → the calibration error at each (G,)."""
 
 
+def warn_no_optimum(reason: str, result: str = "the fit is the mode under a weak prior") -> None:
+    """Report that a fit has no optimum. All methods issue this warning here."""
+    warn_user(f"{reason}: no optimum exists, and {result}; `auto` is more reliable for such data")
+
+
 @dataclass(frozen=True)
 class InverseTemperature:
-    """Where the scalar solver stopped. `limit` is "" at a proper optimum, else where the optimum lies."""
+    """Result of the scalar solver. `limit` is "" at a proper optimum, else the temperature where the optimum lies."""
 
     value: float
     trace: list[float]
     limit: str
     converged: bool
 
+    @property
+    def unit(self) -> float:
+        """1/T as a unit of class scales; 0 if the best T is infinite, where the spread of the logits is the unit."""
+        return 0.0 if self.limit == "infinity" else self.value
+
     def warn(self) -> None:
-        """Say that the optimum lies at infinity, or that the fit did not converge."""
-        if self.limit == "0":
-            reason = "the NLL falls all the way to temperature 0 (every row is predicted right)"
-        elif self.limit:
-            reason = "the NLL falls all the way to temperature infinity (the logits say nothing true about the labels)"
+        """Warn if the likelihood has no maximum or the fit did not converge."""
+        if self.limit:
+            warn_no_optimum(
+                "all rows are predicted correctly, and the likelihood rises until temperature 0"
+                if self.limit == "0"
+                else "the logits do not predict the labels, and the likelihood rises until temperature infinity"
+            )
         elif not self.converged:
-            reason = f"the temperature did not converge in {len(self.trace)} steps"
-        else:
-            return
-        warnings.warn(f"{reason}; stopped at {1 / self.value:.3g}", FitWarning, stacklevel=5)
+            warn_user(f"the temperature did not converge in {len(self.trace)} steps")
 
 
 def fit_inverse_temperature(rows: Rows) -> InverseTemperature:
-    """β = 1/T of the lowest mean NLL: estimates from ever larger samples, then one or two passes over all rows."""
+    """β = 1/T of the lowest mean NLL: estimates from ever larger samples, then one or two passes over all rows.
+
+    If the likelihood has no maximum, β is the mode under the prior log T ~ N(0, `PRIOR_SPREAD`²).
+    """
     solved = rows.solved_temperature()
     if solved is not None:
         return InverseTemperature(solved.value, [solved.loss] * solved.n_passes, "", True)
     with serial() if rows.n * rows.n_classes < SERIAL_BELOW else nullcontext():
-        return solve_inverse_temperature(_means(rows), _first_estimate(rows))
+        moments = _means(rows)
+        found = solve_inverse_temperature(moments, _first_estimate(rows))
+        return replace(found, value=_prior_mode(moments, found, rows.total_weight)) if found.limit else found
+
+
+def _prior_mode(moments: Moments, found: InverseTemperature, weight: float) -> float:
+    """β of the highest posterior density. The lowest of a grid of log β starts the search."""
+    from scipy.optimize import brentq
+
+    precision = 1 / (PRIOR_SPREAD**2 * weight)
+
+    def slope(place: float) -> float:
+        return moments(math.exp(place))[1] + precision * place
+
+    # at β = 1 the prior costs nothing: farther away than this it costs more than the data can gain
+    reach = min(math.sqrt(2 * moments(1.0)[0] / precision), FARTHEST)
+    grid = (1.0 if found.limit == "0" else -1.0) * np.arange(int(reach) + 1)
+    start = min(grid, key=lambda place: moments(math.exp(place))[0] + 0.5 * precision * place**2)
+    stop = start + (step := math.copysign(1.0, -slope(start)))
+    while slope(stop) * step < 0:
+        stop += step
+    return math.exp(brentq(slope, *sorted((start, stop)), xtol=1e-12))
 
 
 def _first_estimate(rows: Rows) -> float:
@@ -193,6 +231,7 @@ def search_grid(errors: Errors, grid: Array, refine: bool) -> tuple[float, Array
     With `refine`, the neighbourhood of the best value is searched again at a tenth of the spacing, three times.
     """
     temperature, best = _best_of(errors, grid)
+    warn_of_edge(temperature, grid)
     trace = [best]
     spacing = float(np.diff(grid).max(initial=0.0))
     for _ in range(ZOOMS if refine and spacing > 0 else 0):
@@ -203,10 +242,25 @@ def search_grid(errors: Errors, grid: Array, refine: bool) -> tuple[float, Array
     return temperature, np.array(trace)
 
 
-def minimise_smooth(errors: Errors, around: float) -> tuple[float, Array]:
-    """The minimiser of a smooth error: the best of a geometric grid around a temperature, then Brent's method."""
+def warn_of_edge(temperature: float, grid: Array) -> None:
+    """Warn if a search ended at the edge of its grid."""
+    if len(grid) > 2 and temperature in (grid[0], grid[-1]):
+        warn_no_optimum(
+            f"the calibration error is lowest at T = {temperature:.3g}, the edge of the grid", "that value was taken"
+        )
+
+
+def minimise_smooth(errors: Errors, plain: InverseTemperature) -> tuple[float, Array]:
+    """The minimiser of a smooth error: the best of a geometric grid around the T of the likelihood, then Brent's method.
+
+    If all rows are predicted correctly the error falls until T = 0, and the T of the likelihood is the result.
+    """
     from scipy.optimize import minimize_scalar
 
+    plain.warn()
+    around = 1.0 / plain.value
+    if plain.limit == "0":
+        return around, errors(np.array([around]))
     exponents = np.linspace(-2.5, 2.5, 41)
     temperature, best = _best_of(errors, around * np.exp(exponents))
     width, centre = exponents[1] - exponents[0], np.log(temperature)
