@@ -80,7 +80,7 @@ def test_a_flat_optimum_far_away_is_none():
         away = 1e-6 * (point - 1e6)
         return 1.0 + 0.5 * float(away @ away), 1e-6 * away, 1e-12 * np.eye(1)
 
-    found = likelihood.minimise(likelihood.Dense(sums, 1.0, np.zeros((1, 1))), np.ones(1))
+    found = likelihood.search(likelihood.Dense(sums, 1.0, np.zeros((1, 1))), np.ones(1))
     assert found.point[0] > 1e5
     assert found.diverging
     assert not found.converged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import pairwise
 
 import numpy as np
@@ -23,6 +24,7 @@ from calibrant import (
     VectorScaling,
 )
 from calibrant.calibrators.solvers import likelihood
+from calibrant.core.rows import Rows
 from calibrant.core.softmax import log_softmax, softmax
 
 
@@ -111,29 +113,125 @@ def test_a_constant_a_row_leaves_temperature_scaling_unchanged():
     )
 
 
-def test_separable_data_stop_at_a_finite_temperature_and_say_so():
-    labels = np.arange(30) % 3
-    with pytest.warns(FitWarning, match="temperature 0"):
-        fitted = TemperatureScaling().fit(5.0 * np.eye(3)[labels], labels)
-    assert 0 < fitted.temperature_ < 1
-    with pytest.warns(FitWarning, match="temperature infinity"):
-        fitted = TemperatureScaling().fit(5.0 * np.eye(3)[(labels + 1) % 3], labels)
-    assert np.isfinite(fitted.temperature_)
-    assert fitted.temperature_ > 100
-
-
-@pytest.mark.parametrize(("name", "options"), [("cts-nll", {}), ("svs", {"strength": 1.0})])
-def test_fits_that_separate_all_rows_say_so_and_do_not_depend_on_their_order(name, options):
+@pytest.mark.filterwarnings("ignore:no row is predicted correctly:calibrant.FitWarning")
+@pytest.mark.parametrize("kernels", ["numpy", "numba"])
+@pytest.mark.parametrize(("shift", "words"), [(0, "temperature 0"), (1, "temperature infinity")])
+@pytest.mark.parametrize("scale", [0.05, 1.0, 5.0, 500.0])
+def test_a_temperature_without_optimum_is_the_mode_under_a_weak_prior(kernels, shift, words, scale, monkeypatch):
+    monkeypatch.setenv("CALIBRANT_KERNELS", kernels)
     rng = np.random.default_rng(0)
     labels = rng.permutation(np.arange(30) % 3)
-    # the size of a row matters to a scale per class, and makes its curvature rounding
+    noise = rng.uniform(0, 0.9, (30, 3)) * (np.arange(3) == ((labels + 2) % 3)[:, None])
+    logits = scale * (np.eye(3)[(labels + shift) % 3] + noise)
+    weights = rng.integers(1, 4, 30)
+    with pytest.warns(FitWarning, match=words) as caught:
+        fitted = TemperatureScaling().fit(logits, labels, weights)
+    assert any("`auto`" in str(one.message) for one in caught)
+    copies = np.repeat(np.arange(30), weights)
+
+    def loss(log_temperature):
+        scaled = logits[copies] / np.exp(log_temperature)
+        return len(copies) * mean_nll(scaled, labels[copies]) + 2 * log_temperature**2
+
+    found = minimize(lambda place: loss(place[0]), [0.0], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-12})
+    assert loss(np.log(fitted.temperature_)) <= found.fun + 1e-9
+    assert np.log(fitted.temperature_) == pytest.approx(found.x[0], abs=1e-5)
+
+
+@pytest.mark.parametrize("gap", [1e-2, 1e-4, 1e-6])
+def test_one_barely_wrong_row_is_an_optimum_far_away(gap):
+    """A maximum of the likelihood stays the result however far away it is."""
+    labels = np.arange(30) % 3
+    logits = 5.0 * np.eye(3)[labels]
+    logits[0] = [0.0, gap, -1.0]
+    fitted = TemperatureScaling().fit(logits, labels)
+    assert abs(slope_by_log_temperature(logits, labels, fitted.temperature_)) < 1e-8
+    assert fitted.temperature_ < 1.0
+
+
+@pytest.mark.parametrize("name", ["vs", "ms", "dir", "svs", "sms", "cts-nll", "ets", "conf", "joint", "shape", "pts"])
+def test_rows_without_an_error_keep_probabilities_moderate_and_warn_once(name):
+    rng = np.random.default_rng(3)
+    labels = rng.integers(0, 4, 400)
+    logits = 1.5 * rng.normal(size=(400, 4)) + 6 * np.eye(4)[labels]
+    right = np.flatnonzero(logits.argmax(axis=1) == labels)[:40]
+    with pytest.warns(FitWarning) as caught:
+        fitted = calibrant.get(name).fit(logits[right], labels[right])
+    assert len({str(one.message) for one in caught if "no optimum exists" in str(one.message)}) == 1
+    after = mean_nll(fitted.transform(logits), labels)
+    assert after <= 1.5 * mean_nll(logits, labels) + 0.01
+
+
+@pytest.mark.parametrize(("name", "options"), [("cts-nll", {}), ("svs", {"strength": 1.0}), ("vs", {})])
+def test_the_mode_under_the_prior_does_not_depend_on_the_order_of_rows(name, options):
+    rng = np.random.default_rng(0)
+    labels = rng.permutation(np.arange(30) % 3)
+    # the size of a row matters to a scale per class
     logits = rng.normal(size=(30, 3)) + 6 * np.eye(3)[labels] + rng.normal(size=(30, 1)) * 30
     order, new = rng.permutation(30), logits / 50
-    answers = []
+    outputs = []
     for rows in (np.arange(30), order):
-        with pytest.warns(FitWarning, match="separates all rows"):
-            answers.append(calibrant.get(name, **options).fit(logits[rows], labels[rows]).predict_proba(new))
-    np.testing.assert_allclose(answers[0], answers[1], atol=1e-9)
+        with pytest.warns(FitWarning, match="separates the classes"):
+            outputs.append(calibrant.get(name, **options).fit(logits[rows], labels[rows]).predict_proba(new))
+    np.testing.assert_allclose(outputs[0], outputs[1], atol=1e-9)
+
+
+def test_class_scales_and_biases_are_the_mode_about_their_centre():
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 3, 40)
+    logits = rng.normal(size=(40, 3)) + 5 * np.eye(3)[labels]
+    with pytest.warns(FitWarning, match="no optimum exists"):
+        fitted = VectorScaling().fit(logits, labels)
+    rows = Rows(logits, labels)
+    scale, bias = likelihood.prior_centre(rows)
+    unit = likelihood.class_units(rows, likelihood.fit_inverse_temperature(rows), about_mean=True)
+
+    def objective(point):
+        scales, biases = point.reshape(2, 3)
+        away = np.concatenate([(scales - scale) / unit, biases - bias])
+        return 40 * mean_nll(logits * scales + biases, labels) + 0.5 * away @ away
+
+    start = np.concatenate([np.full(3, scale), bias])
+    found = minimize(objective, start, method="BFGS", options={"gtol": 1e-7})
+    assert objective(np.concatenate([fitted.scale_, fitted.bias_ + found.x[3:].mean()])) <= found.fun + 1e-6
+    frequencies = softmax(logits * scale + bias).sum(axis=0)
+    np.testing.assert_allclose(frequencies, np.bincount(labels), atol=0.5)
+
+
+@pytest.mark.parametrize("name", ["conf", "joint", "vs", "ms", "svs"])
+@pytest.mark.parametrize("separation", [1.0, 3.0, 12.0])
+def test_a_bias_of_one_class_is_learned_however_large_it_is(name, separation):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 5, 600)
+    logits = rng.normal(size=(600, 5)) + 2 * separation * np.eye(5)[labels]
+    logits[:, 2] += 500
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        fitted = calibrant.get(name).fit(logits[:300], labels[:300])
+    logits[:, 2] -= 500
+    plain = mean_nll(logits[300:], labels[300:])
+    logits[:, 2] += 500
+    assert mean_nll(fitted.transform(logits[300:]), labels[300:]) <= plain + 0.25
+
+
+def test_a_calibration_error_that_is_lowest_at_the_edge_of_the_grid_warns():
+    rng = np.random.default_rng(3)
+    labels = rng.integers(0, 4, 60)
+    logits = rng.normal(size=(60, 4)) + 8 * np.eye(4)[labels]
+    for fitted in (TemperatureScaling("ece"), ClassTemperatureScaling()):
+        with pytest.warns(FitWarning, match="the edge of the grid.*`auto`"):
+            fitted.fit(logits, labels)
+
+
+@pytest.mark.filterwarnings("ignore:.*no optimum exists:calibrant.FitWarning")
+def test_rows_that_were_selected_are_named():
+    logits, labels = problem(300)
+    wrong, single = logits.argmax(axis=1) != labels, labels == 2
+    for some, words in ((wrong, "no row is predicted correctly"), (single, "all labels are equal")):
+        for name in ("ts", "vs", "cts"):
+            with pytest.warns(FitWarning, match=f"{words}.*selected"):
+                fitted = calibrant.get(name).fit(logits[some], labels[some])
+            assert np.isfinite(fitted.transform(logits)).all()
 
 
 def test_constant_logits_leave_the_temperature_at_one():
@@ -332,6 +430,7 @@ def test_many_classes_end_at_the_same_optimum_in_fewer_products(monkeypatch):
     assert len(products) < 150
 
 
+@pytest.mark.filterwarnings("ignore:.*edge of the grid:calibrant.FitWarning")
 @pytest.mark.parametrize("objective", ["ece", "adaptive_ece", "soft_ece"])
 def test_equal_errors_go_to_the_smallest_temperature(objective):
     logits, labels = np.zeros((6, 3)), np.array([0, 1, 2, 0, 0, 0])  # no temperature changes anything

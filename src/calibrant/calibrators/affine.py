@@ -1,6 +1,5 @@
 """Affine maps of the logits: vector, matrix, Dirichlet and structured scaling, each one convex fit."""
 
-import warnings
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -22,9 +21,7 @@ from calibrant.calibrators.solvers.likelihood import (
     fit_vector,
     on_numpy,
 )
-from calibrant.calibrators.solvers.temperature import fit_inverse_temperature
 from calibrant.core.arrays import Array
-from calibrant.core.errors import FitWarning
 from calibrant.core.rows import Rows
 from calibrant.kernels.affine import Features, affine_sums
 from calibrant.kernels.scaling import scale_rows, vector_sums
@@ -192,30 +189,12 @@ class StructuredVectorScaling(
         self.seed = seed
 
     def _penalty(self, rows: Rows) -> tuple[float, float]:
-        """The strength, and the unit of the scales.
-
-        There is one unit for all folds: of a fold whose rows are all predicted right, the best T is 0 and no unit.
-        """
+        """The strength, and the unit of the scales: one for all folds."""
         self.strength_ = check_penalty(self.strength, "strength")
         unit = common_unit(rows)
         if self.strength_ == "cv":
-            self._diverging: list[bool] = []
             self.strength_, _ = self._choose(rows, [(strength, unit) for strength in STRENGTHS])
-            if any(self.__dict__.pop("_diverging")):
-                # where such a fit stopped is arbitrary, and so is its held-out loss
-                warnings.warn(
-                    f"{type(self).__name__}: the parameters of a fit without one fold grow without bound, so that its "
-                    "held-out loss and the strength chosen by it are uncertain; give strength a number",
-                    FitWarning,
-                    stacklevel=5,
-                )
         return self.strength_, unit
-
-    def _fold_point(self, rows: Rows, penalty: Any, start: Array | None) -> Array:
-        solution = self._solve(rows, penalty, start=start, polish=False)
-        # a temperature at its limit is where the search stopped, and nothing more
-        self._diverging.append(solution.diverging or (start is None and bool(fit_inverse_temperature(rows).limit)))
-        return solution.point
 
     def _settled(self) -> Calibrator:
         return clone(self).set_params(strength=self.strength_)

@@ -40,7 +40,7 @@ from calibrant.core.arrays import (
     probabilities_error,
 )
 from calibrant.core.errors import FitWarning, InputError, warn_user
-from calibrant.core.rows import Rows, sums_finitely, two_columns, warn_of_absent
+from calibrant.core.rows import Rows, sums_finitely, two_columns, warn_of_selection
 from calibrant.core.softmax import softmax
 from calibrant.core.threads import map_blocks, one_blas_thread, row_blocks
 from calibrant.core.zeros import raised
@@ -183,9 +183,8 @@ class Calibrator(TransformerMixin, BaseEstimator):
             name = rows.fingerprint() if rows.in_memory else ""
             self.fit_rows(ready(self, rows))
             check_declared(self)
-            if scales_classes(self) and not rows.one_score:
-                warn_of_absent(rows)
             rows.settle()
+            warn_of_selection(rows, by_class=scales_classes(self))
             self._keep_floor(rows.log_floor)
             self.n_rows_, self.fingerprint_ = rows.n, name or rows.fingerprint() or None
         return self

@@ -9,11 +9,12 @@ from sklearn.isotonic import isotonic_regression
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import BinaryCalibrator
 from calibrant.calibrators.learned import Learned
+from calibrant.calibrators.logistic import fit_scores, line_columns
 from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.core.arrays import Array, check_whole
-from calibrant.core.rows import Rows
+from calibrant.core.rows import Rows, score_range
 from calibrant.core.softmax import probability_log_odds
-from calibrant.kernels.logistic import batch_sums, newton
+from calibrant.kernels.logistic import batch_sums, is_separable, newton, smoothed_targets
 
 LINEAR = (1.0, 10.0, 1e3, 1e5)
 """Penalties of the change of the slope."""
@@ -109,6 +110,14 @@ class BendScaling(BinaryCalibrator, keeps_ranking=True):
 
     def _fit_binary(self, rows: Rows) -> None:
         n_knots, n_folds = check_whole(self.n_knots, "n_knots", 2), int(min(5, max(2, rows.total_weight)))
+        ends, counts = score_range(rows), rows.class_weight()
+        losses = np.logaddexp(0.0, rows.logits * (1 - 2 * rows.labels))
+        # rows without an error show no bend; scores that are worse log-odds than Platt's map are replaced by it
+        if is_separable(ends) and rows.mass() @ losses > -counts @ np.log(np.abs([1, 0] - smoothed_targets(*counts))):
+            found = fit_scores("BendScaling", rows, ends, line_columns, np.array([1.0, 0.0]))
+            self.knots_ = ends[:, 0].min() + np.array([0.0, 1.0])
+            self.values_, self.slopes_ = np.polyval(found.point, self.knots_), np.full(2, found.point[0])
+            return
         knots, values = fit_bend(rows, content_folds(rows.matrix(), n_folds, self.seed), n_knots)
         if len(knots) == 1:
             knots, values = knots + np.array([0.0, 1.0]), values + np.array([0.0, 1.0])

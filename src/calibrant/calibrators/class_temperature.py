@@ -18,7 +18,7 @@ from calibrant.calibrators.learned import RECORD, TEMPERATURES, Learned
 from calibrant.calibrators.maps import like
 from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.calibrators.solvers.likelihood import check_penalty, fit_vector
-from calibrant.calibrators.solvers.temperature import temperature_grid
+from calibrant.calibrators.solvers.temperature import temperature_grid, warn_of_edge
 from calibrant.calibrators.temperature import TemperatureScaling
 from calibrant.core.arrays import Array, check_whole
 from calibrant.core.bins import check_n_bins, total_gap, width_index
@@ -136,6 +136,7 @@ class ClassTemperatureScaling(
         tolerance = check_penalty(self.accuracy_tolerance, "accuracy_tolerance", by_cv=False, highest=1.0)
         search = class_search(rows, temperature_grid(self.grid), check_n_bins(self.n_bins))
         search.start()
+        warn_of_edge(search.temperatures[0], search.grid)
         outcomes = [search.refresh()]
         fewest_hits = (outcomes[0][1] - tolerance) * rows.total_weight if tolerance > 0 else np.inf
         for sweep in range(max_sweeps):

@@ -24,9 +24,12 @@ from calibrant.calibrators.solvers.likelihood import (
     check_penalty,
     common_unit,
     in_wide,
+    is_misled,
     minimise,
     newton_sums,
     on_numpy,
+    prior_centre,
+    search,
     vector_objective,
 )
 from calibrant.calibrators.solvers.temperature import fit_inverse_temperature
@@ -116,12 +119,17 @@ def joint_features(xp: Any, logits: Any, unit: Any) -> Features:
 
 
 class Start(NamedTuple):
-    """Where a path begins: features of logits, 1/T, the point of a temperature alone, and the ridge of penalties."""
+    """Where a path begins: features of logits, 1/T, the point of a temperature alone, and the ridge of penalties.
+
+    The point is the centre of the weak prior too, for steps whose likelihood has no maximum: all of them if the rows
+    are predicted correctly (`endless`).
+    """
 
     make: MakeFeatures
     unit: float
     point: Array
     ridge: Callable[[Penalties], Ridge]
+    endless: bool
 
 
 Points = Iterator[tuple[Array, Solution | None]]
@@ -132,10 +140,11 @@ def descend(
     objective_at: Callable[[Penalties], Objective | None], point: Array, path: list[Penalties], **options: Any
 ) -> Points:
     """Each optimum from where the last one ended; the same point where nothing may move."""
+    start = point
     for penalties in path:
         objective, solution = objective_at(penalties), None
         if objective is not None:
-            solution = minimise(objective, point, **options)
+            solution = minimise(objective, point, lambda: start, **options)
             point = solution.point
         yield point, solution
 
@@ -197,11 +206,12 @@ class PathScaling(Calibrator, cross_fits=True):
 
     def _finish(self, rows: Rows, path: list[Penalties], weights: Array) -> None:
         start, found = self._walk(rows, path, None, last=True)
-        points = []
-        for point, solution in found:
-            points.append(point)
-            if solution is not None:
-                solution.report(self)
+        points, solutions = zip(*found, strict=True)
+        moved = [one for one in solutions[::-1] if one is not None]
+        if moved:
+            max(moved, key=lambda one: (one.diverging, not one.converged)).report(self)
+        else:
+            fit_inverse_temperature(rows).warn()
         self.penalties_, self.temperature_ = np.array(path), 1.0 / start.unit
         self._keep(np.average(points, axis=0, weights=weights))
 
@@ -215,7 +225,7 @@ class PathScaling(Calibrator, cross_fits=True):
             return objective.penalised(ridge) if ridge.moves.any() else None
 
         gap = FOLD_GAP if dtype == np.float32 else GAP
-        return start, descend(objective_at, start.point, path, gap=gap, polish=last)
+        return start, descend(objective_at, start.point, path, endless=start.endless, gap=gap, polish=last)
 
 
 class ConfusionScaling(PathScaling):
@@ -300,26 +310,29 @@ class ConfusionScaling(PathScaling):
 
     def _start(self, rows: Rows, path: list[Penalties]) -> Start:
         """Points (C | a | b), K×(K+2), or (a | b) where the path leaves the confusion matrix out."""
-        inverse_temperature, n_classes = fit_inverse_temperature(rows).value, rows.n_classes
-        unit, reads = common_unit(rows, inverse_temperature), any(matrix < inf for matrix, _, _ in path)
-        point = np.zeros((n_classes, n_classes * reads + 2))
-        # the temperature itself, also where the unit of the scales is another
-        point[:, -2] = inverse_temperature / unit
-        balanced = np.zeros(point.shape, dtype=bool)
+        plain, unit, n_classes = fit_inverse_temperature(rows), common_unit(rows), rows.n_classes
+        scale, bias = prior_centre(rows) if is_misled(rows, plain) else (plain.value, 0.0)
+        reads = any(matrix < inf for matrix, _, _ in path)
+        centre = np.zeros((n_classes, n_classes * reads + 2))
+        centre[:, -1] = bias
+        balanced = np.zeros(centre.shape, dtype=bool)
         balanced[:, -2] = True
 
         def ridge(penalties: Penalties) -> Ridge:
-            strength = np.full(point.shape, penalties[0])
+            strength = np.full(centre.shape, penalties[0])
             strength[:, -2:] = penalties[1:]
-            return Ridge(2 * strength / rows.total_weight, balanced)
+            return Ridge(2 * strength / rows.total_weight, balanced, centre)
 
-        return Start(partial(on_numpy, confusion_features, unit=unit, with_evidence=reads), unit, point, ridge)
+        make = partial(on_numpy, confusion_features, unit=unit, with_evidence=reads)
+        # the temperature itself, also where the unit of the scales is another
+        return Start(make, unit, centre + scale / unit * balanced, ridge, plain.limit == "0")
 
     def _walk(self, rows: Rows, path: list[Penalties], dtype: Any, *, last: bool) -> tuple[Start, Points]:
-        if any(matrix < inf or (scale < inf) != (bias < inf) for matrix, scale, bias in path):
+        start = self._start(rows, path)
+        mixed = any(matrix < inf or (scale < inf) != (bias < inf) for matrix, scale, bias in path)
+        if mixed or start.point[:, -1].any():
             return super()._walk(rows, path, dtype, last=last)
         # without a confusion matrix, compiled; the whole path at once, so that only its points are kept
-        start = self._start(rows, path)
         (columns,) = rows.gather(lambda logits, labels, weights: start.make(logits).own)
         shifted, units = Rows(columns, rows.labels, rows.weights), np.ones((2, rows.n_classes))
 
@@ -327,7 +340,8 @@ class ConfusionScaling(PathScaling):
             ridge = 2 * np.array(penalties[1:]) / rows.total_weight
             return vector_objective(shifted, units, ridge) if penalties[1] < inf else None
 
-        found = descend(objective_at, start.point.T, path, gap=GAP if last else FOLD_GAP, polish=last)
+        options = {"endless": start.endless, "gap": GAP if last else FOLD_GAP, "polish": last}
+        found = descend(objective_at, start.point.T, path, **options)
         return start, iter([(point.T, solution) for point, solution in found])
 
     def _keep(self, point: Array) -> None:
@@ -354,9 +368,12 @@ class ConfusionScaling(PathScaling):
 def fit_base(rows: Rows) -> tuple[float, Array]:
     """One inverse temperature and a bias per class (K,), weakly shrunk: softmax(β·z̄ + b).
 
-    A temperature alone is misled where a network prefers some class throughout: it then flattens everything.
+    A temperature alone is misled where a network prefers some class throughout: it then flattens everything. The centre
+    of the weak prior replaces a fit without an optimum at a positive slope, since a negative one would reverse the
+    ranking: the rest of the fit can do that where it lowers the loss.
     """
-    unit, n_classes, newton = common_unit(rows), rows.n_classes, newton_sums(rows)
+    plain, n_classes, newton = fit_inverse_temperature(rows), rows.n_classes, newton_sums(rows)
+    unit = common_unit(rows)
     # one scale for all classes: sums by every scale and bias, added up over the scales
     tie = np.zeros((2 * n_classes, n_classes + 1))
     tie[:n_classes, 0] = unit
@@ -366,12 +383,13 @@ def fit_base(rows: Rows) -> tuple[float, Array]:
         loss, gradient, hessian = newton(*(tie @ point).reshape(2, n_classes), last)
         return loss, gradient.ravel() @ tie, None if last else tie.T @ hessian @ tie
 
-    ridge = np.diag(np.append(1e-9, np.full(n_classes, BASE_RIDGE))) / rows.total_weight
-    start = np.eye(1, n_classes + 1)[0]
-    objective = Dense(sums, rows.total_weight, ridge, start, exact=in_wide(rows))
-    point = minimise(objective, start, gap=1e-11).point
-    # a negative slope would reverse the network's ranking: the rest of the fit can do that where it lowers the loss
-    return max(point[0], 1e-3) * unit, point[1:]
+    ridge = np.diag(np.append(0.0, np.full(n_classes, BASE_RIDGE))) / rows.total_weight
+    centre = np.eye(1, n_classes + 1)[0]
+    objective = Dense(sums, rows.total_weight, ridge, centre, exact=in_wide(rows))
+    found = search(objective, plain.value / unit * centre, gap=1e-11)
+    if found.diverging or found.point[0] < 1e-3 or is_misled(rows, plain):
+        return prior_centre(rows)
+    return found.point[0] * unit, found.point[1:]
 
 
 class JointScaling(PathScaling):
@@ -456,7 +474,8 @@ class JointScaling(PathScaling):
             strength[diagonal], strength[:, -1] = scale, bias
             return Ridge(2 * strength / rows.total_weight, diagonal, centre)
 
-        return Start(partial(on_numpy, joint_features, unit=unit), unit, diagonal + centre, ridge)
+        make, endless = partial(on_numpy, joint_features, unit=unit), fit_inverse_temperature(rows).limit == "0"
+        return Start(make, unit, diagonal + centre, ridge, endless)
 
     def _keep(self, point: Array) -> None:
         parts = np.split(point, [len(point), -1], axis=1)

@@ -11,7 +11,7 @@ from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, of_inner
 from calibrant.calibrators.confusion import ConfusionScaling
 from calibrant.calibrators.learned import INNER, Learned
-from calibrant.calibrators.solvers.likelihood import Dense, minimise
+from calibrant.calibrators.solvers.likelihood import Dense, search
 from calibrant.core.arrays import Array, check_matrix, check_values
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
@@ -147,6 +147,6 @@ def fit_offset(rows: Rows, direction: Array) -> float:
 
     start, ridge = np.ones(2), 1e-12 * np.eye(2)
     objective = Dense(lambda point, _: rows.total(offset_sums, direction, point), rows.total_weight, ridge, start)
-    slope, weight = minimise(objective, start).point
+    slope, weight = search(objective, start).point
     # scores that do not rank the classes say nothing of τ: the priors alone decide
     return float(weight / slope) if slope > 0 else 1.0

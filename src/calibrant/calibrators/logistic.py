@@ -1,7 +1,6 @@
 """Logistic regressions on one score: Platt, beta and quadratic scaling, and where the likelihood has no maximum."""
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from typing import Any, ClassVar
@@ -12,21 +11,28 @@ from calibrant.calibrators.base import BinaryCalibrator
 from calibrant.calibrators.learned import Learned
 from calibrant.calibrators.maps import like, numpy_space
 from calibrant.calibrators.solvers.likelihood import check_penalty
+from calibrant.calibrators.solvers.temperature import warn_no_optimum
 from calibrant.core.arrays import Array
-from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.errors import InputError, warn_user
 from calibrant.core.rows import Rows, score_range
 from calibrant.core.statistic import add, statistic
 from calibrant.core.threads import map_blocks, row_blocks
-from calibrant.kernels.logistic import LogisticFit, Pull, Units, descend, fit_logistic, logistic_sums
+from calibrant.kernels.logistic import (
+    LogisticFit,
+    Pull,
+    Units,
+    descend,
+    fit_logistic,
+    is_separable,
+    logistic_sums,
+    smoothed_targets,
+)
 
 Columns = Callable[[Array], Array]
 """Scores (n,) → features (d, n), each non-decreasing in the score; it must be possible to send it to a process."""
 
 FEW = 10.0
 """Fewer rows of a class than this leave the slope of a fit uncertain, and are mentioned."""
-
-WEAK_PULL = 1.0
-"""Strength of the pull to the identity where the likelihood has no maximum: about as much as one more row."""
 
 SAMPLE_ROWS = 20_000
 """Rows of the fit that the passes over all rows start from."""
@@ -65,8 +71,8 @@ class LogisticScaling(BinaryCalibrator, few_parameters=True, additive_scores=Tru
 class PlattScaling(LogisticScaling):
     """Logistic regression on the logit of one score: P(y = 1) = sigmoid(a·s + b) (Platt 1999).
 
-    a and b maximise the likelihood. Unlike Platt's original the targets are 0 and 1; where the classes are separable,
-    or one is absent, a weak pull to the identity (1, 0) keeps a and b finite and a FitWarning says so.
+    a and b maximise the likelihood. If it has no maximum, because a threshold separates the classes or one is absent,
+    they fit Platt's smoothed targets (`smoothed_targets`), and a FitWarning reports it.
 
     Parameters
     ----------
@@ -103,8 +109,8 @@ class BetaCalibration(LogisticScaling, keeps_ranking=True):
     """P(y = 1) = sigmoid(a·ln p − b·ln(1 − p) + c) with a, b ≥ 0 (Kull, Silva Filho & Flach 2017).
 
     Low and high probabilities are stretched apart or together each by its own factor; a = b is Platt scaling. The map
-    never reverses the order of two scores. a, b, c maximise the likelihood; where the classes are separable, or one
-    is absent, a weak pull to the identity (1, 1, 0) keeps them finite and a FitWarning says so.
+    never reverses the order of two scores. a, b, c maximise the likelihood. If it has no maximum, because a threshold
+    separates the classes or one is absent, they fit Platt's smoothed targets, and a FitWarning reports it.
 
     Parameters
     ----------
@@ -142,8 +148,8 @@ class QuadraticScaling(LogisticScaling, keeps_ranking=True):
     """P(y = 1) = sigmoid(c₀ + c₁·s + c₂·s²), increasing on the range of the fit data and linear outside it.
 
     The derivative c₁ + 2·c₂·s is linear, so it is at least 0 on the range where it is at both ends: the fit is a
-    logistic regression with two slopes that are held at or above 0. Where the classes are separable, or one is absent,
-    a weak pull to the identity (0, 1, 0) keeps the coefficients finite and a FitWarning says so.
+    logistic regression with two slopes that are held at or above 0. If the likelihood has no maximum, because a
+    threshold separates the classes or one is absent, they fit Platt's smoothed targets, and a FitWarning reports it.
 
     Parameters
     ----------
@@ -211,8 +217,7 @@ def fit_scores(
     """Slopes and intercept of sigmoid(slopes · columns + intercept) by maximum likelihood.
 
     With a penalty λ, ½·λ·(Σ_j var(column_j)·(slope_j − identity_j)² + (intercept − identity)²) is added to the summed
-    log loss. A threshold that separates the classes, or a single class, leaves no maximum: then λ = 1 and a FitWarning.
-    Since the pull ends at the identity, the log loss of these rows is never above that of the scores as they are.
+    log loss. Without one the targets are smoothed if the likelihood has no maximum.
 
     Parameters
     ----------
@@ -227,21 +232,25 @@ def fit_scores(
     low, high, negatives = float(ends[:, 0].min()), float(ends[:, 1].max()), rows.total_weight - positives
     fewest = min(positives, negatives)
     if fewest > 0 and low == high:
-        _warn(f"{name}: all scores are equal, so that only the base rate can be learned")
+        warn_user(f"{name}: all scores are equal, so that only the base rate can be learned")
         point = identity.copy()
         point[-1] += math.log(positives / negatives) - float(identity[:-1] @ make(np.array([low]))[:, 0] + identity[-1])
         return LogisticFit(point, np.empty(0), True)
-    apart = fewest == 0 or ends[0, 1] <= ends[1, 0] or (not non_negative and ends[1, 1] <= ends[0, 0])
-    if penalty == 0 and apart:
-        why = "all labels are equal" if fewest == 0 else "a threshold of the score separates the classes"
-        _warn(f"{name}: {why}, so the likelihood has no maximum; a weak pull to the identity was added")
-        penalty = WEAK_PULL
+    targets = np.array([0.0, 1.0])
+    if penalty == 0 and is_separable(ends, non_negative=non_negative):
+        why = (
+            "all labels are equal (were the rows selected by label?)"
+            if fewest == 0
+            else "a threshold of the score separates the classes"
+        )
+        warn_no_optimum(f"{name}: {why}", "Platt's smoothed targets were fitted")
+        targets = smoothed_targets(negatives, positives)
     elif fewest < FEW:
-        _warn(f"{name}: the fit data hold only {fewest:g} rows of one class, so the map is uncertain")
+        warn_user(f"{name}: the fit data hold only {fewest:g} rows of one class, so the map is uncertain")
     if rows.in_memory:
         columns = make(rows.logits)
         pull = pull_to(identity, Units.of(columns, rows.weights).spread ** 2, penalty) if penalty else None
-        found = fit_logistic(columns, rows.labels, rows.weights, non_negative=non_negative, pull=pull)
+        found = fit_logistic(columns, targets[rows.labels], rows.weights, non_negative=non_negative, pull=pull)
     else:
         # scores on disk: a first pass finds the units of the columns, and each Newton step is one
         middle, *outer = make(np.array([(low + high) / 2, low, high])).T
@@ -254,7 +263,7 @@ def fit_scores(
             weak, columns = pull_to(identity, variances, 1e-3), make(sample.logits)
             start = fit_logistic(columns, sample.labels, sample.weights, non_negative=non_negative, pull=weak).point
         found = descend(
-            lambda point: rows.total(score_sums, make, units, point),
+            lambda point: rows.total(score_sums, make, units, targets, point),
             rows.total_weight,
             units.inward(start),
             np.append(np.full(len(middle), 0.0 if non_negative else -np.inf), -np.inf),
@@ -262,7 +271,7 @@ def fit_scores(
         )
         found = found._replace(point=units.outward(found.point))
     if not found.converged:
-        _warn(f"{name} did not converge in {len(found.trace)} Newton steps")
+        warn_user(f"{name} did not converge in {len(found.trace)} Newton steps")
     return found
 
 
@@ -270,10 +279,6 @@ def pull_to(identity: Array, variances: Array, strength: float) -> Pull:
     """The pull of this strength; a column that hardly varies is held as firmly as the intercept."""
     firm = np.where(variances > 1e-12, variances, 1.0)
     return Pull(identity, strength * np.diag(np.append(firm, 1.0)))
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, FitWarning, stacklevel=6)
 
 
 @statistic
@@ -295,13 +300,14 @@ def score_sums(  # noqa: PLR0917 (a statistic takes its parameters by position)
     weights: Array | None,
     make: Columns,
     units: Units,
+    targets: Array,
     point: Array,
 ) -> tuple[Any, ...]:
     """Summed log loss, gradient and Hessian at a point, in units of the columns."""
 
     def part(block):
         columns = units.scale(make(scores[block]))
-        return logistic_sums(columns, labels[block], None if weights is None else weights[block], point)
+        return logistic_sums(columns, targets[labels[block]], None if weights is None else weights[block], point)
 
     return reduce(add, map_blocks(part, _blocks(scores)))
 

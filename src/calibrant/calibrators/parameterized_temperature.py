@@ -15,7 +15,7 @@ from scipy.optimize import minimize
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import SMALL, Learned
 from calibrant.calibrators.maps import like, numpy_space, wide
-from calibrant.calibrators.temperature import TemperatureScaling
+from calibrant.calibrators.solvers.temperature import fit_inverse_temperature
 from calibrant.core.arrays import Array, check_whole
 from calibrant.core.errors import InputError
 from calibrant.core.progress import step
@@ -116,21 +116,24 @@ class ParameterizedTemperatureScaling(
         sizes = (k, *[self.hidden_units] * self.hidden_layers, 1)
         generator = np.random.default_rng(self.seed)
         hash_vector = generator.normal(size=k)
-        first = self.__dict__.pop("_first", None)
+        first, plain = self.__dict__.pop("_first", None), fit_inverse_temperature(rows)
         if first is None:
             total, sums, squares = rows.total(feature_moments, k)
             self.feature_mean_ = sums / total
             spread = np.sqrt(np.maximum(squares / total - self.feature_mean_**2, 0))
             self.feature_scale_ = np.where(spread > 0, spread, 1.0)
-            # where all or no rows are right there is no finite best temperature; the network starts at a moderate one
-            plain = np.clip(TemperatureScaling().fit_rows(rows).temperature_, 0.01, 100.0)
-            flat = start(sizes, float(plain), generator)
+            flat = start(sizes, 1 / plain.value, generator)
         else:
             self.feature_mean_, self.feature_scale_ = first.feature_mean_, first.feature_scale_
             layers = zip(first.weights_, first.biases_, strict=True)
             flat = np.concatenate([part.ravel() for layer in layers for part in layer])
         problem = Problem(sizes, self.feature_mean_, self.feature_scale_, self.loss, hash_vector, self.held_out_share)
-        self.weights_, self.biases_ = unpack(self._train(rows, problem, flat), sizes)
+        if plain.limit:
+            # the network would follow the likelihood to where it has no maximum
+            plain.warn()
+        else:
+            flat = self._train(rows, problem, flat)
+        self.weights_, self.biases_ = unpack(flat, sizes)
 
     def _train(self, rows: Any, problem: Problem, flat: Array) -> Array:
         _, _, kept, _, held_out = rows.total(evaluate, flat, problem)

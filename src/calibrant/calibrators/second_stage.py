@@ -12,7 +12,7 @@ from calibrant.calibrators.base import Calibrator, of_inner
 from calibrant.calibrators.confidence_bins import map_rows
 from calibrant.calibrators.learned import INNER, Learned
 from calibrant.calibrators.logistic import PlattScaling, beta_columns
-from calibrant.calibrators.solvers.likelihood import Dense, Solution, minimise
+from calibrant.calibrators.solvers.likelihood import Dense, Solution, search
 from calibrant.calibrators.temperature import TemperatureScaling
 from calibrant.calibrators.tensors import device_map
 from calibrant.core.arrays import Array
@@ -381,7 +381,7 @@ def fit_shape(rows: Any, *, start: Array = SAME_SHAPE, gap: float = TIGHT) -> So
         return loss, moves @ gradient, moves @ hessian @ moves
 
     pull = SHAPE_PRIOR_ROWS / rows.total_weight * np.eye(4)
-    return minimise(Dense(sums, rows.total_weight, pull, SAME_SHAPE, exact=True), start, gap=gap, polish=False)
+    return search(Dense(sums, rows.total_weight, pull, SAME_SHAPE, exact=True), start, gap=gap, polish=False)
 
 
 def bent_losses(answer: Array, rows: Rows, start: Array) -> tuple[Array, Array]:

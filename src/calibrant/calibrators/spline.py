@@ -10,7 +10,7 @@ from calibrant.calibrators.learned import CHANCE, Learned
 from calibrant.calibrators.logistic import fit_scores, line_columns, slope_columns, slope_features
 from calibrant.core.arrays import check_whole
 from calibrant.core.rows import Rows, score_range
-from calibrant.kernels.logistic import Pull, fit_logistic
+from calibrant.kernels.logistic import Pull, fit_logistic, is_separable
 from calibrant.metrics.clinical import weighted_quantile
 
 TABLE_SIZE = 1024
@@ -44,7 +44,8 @@ class SplineCalibration(
 
     Of one score per row the log-odds s of the positive class are mapped by an increasing quadratic spline of highest
     likelihood: its slope is a broken line, 0 or more at every knot, and constant beyond the outer knots, which stand at
-    the 2.5th and 97.5th percentile. A weak pull leads to Platt scaling.
+    the 2.5th and 97.5th percentile. A weak pull leads to Platt scaling, and the result is Platt scaling if a threshold
+    separates the classes.
 
     Parameters
     ----------
@@ -88,12 +89,15 @@ class SplineCalibration(
         if knots[-1] - knots[0] < 1e-9 * (1 + abs(knots[0])):
             knots = np.array([knots[0], knots[0] + 1.0])
         ends = score_range(rows)
-        slope, intercept = fit_scores("SplineCalibration", rows, ends, line_columns, np.array([1.0, 0.0])).point
+        found = fit_scores("SplineCalibration", rows, ends, line_columns, np.array([1.0, 0.0]))
+        slope, intercept = found.point
         centre = np.append(np.full(len(knots), slope), intercept + slope * knots[0])
-        columns = slope_columns(scores, knots=knots)
-        spread = np.maximum(np.average(columns**2, axis=1, weights=rows.weights), 1e-6)
-        pull = Pull(centre, PULL_TO_LINE * np.diag(np.append(spread, 1.0)))
-        found = fit_logistic(columns, rows.labels, rows.weights, start=centre, non_negative=True, pull=pull)
+        found = found._replace(point=centre)
+        if not is_separable(ends):
+            columns = slope_columns(scores, knots=knots)
+            spread = np.average(columns**2, axis=1, weights=rows.weights)
+            pull = Pull(centre, PULL_TO_LINE * np.diag(np.append(np.where(spread > 0, spread, 1.0), 1.0)))
+            found = fit_logistic(columns, rows.labels, rows.weights, start=centre, non_negative=True, pull=pull)
         self.knots_, self.slopes_, self.start_ = knots, found.point[:-1], float(found.point[-1])
         self.objective_trace_, self.n_iter_ = found.trace, max(1, len(found.trace))
 

@@ -21,6 +21,9 @@ from calibrant.core.statistic import Kernel, Statistic, add, statistic
 from calibrant.core.threads import BLOCK_ELEMENTS, map_blocks, row_blocks
 from calibrant.core.zeros import log_floor_of, raised, sample_stride, warn_of_zeros
 
+SHOWN_ROWS = 256
+"""First rows, one of which is nearly always predicted correctly unless the rows were selected by error."""
+
 SMALLEST_BLOCK = 1 << 18
 """Elements below which handing a block to a thread costs more than it saves."""
 
@@ -269,13 +272,27 @@ class Rows:
         return fingerprint_of_sample(logits.shape, sample, self.labels, self.weights)
 
 
-def warn_of_absent(rows: Rows) -> None:
-    """Tell which classes no fit row shows: a map learns nothing about them."""
-    present = rows.present()
-    if 1 < len(present) < rows.n_classes:
+def warn_of_selection(rows: Rows, *, by_class: bool) -> None:
+    """Warn of rows that seem to be selected: all labels are equal, or no row is predicted correctly.
+
+    With `by_class` also name classes without fit rows: a map with parameters per class learns nothing about them.
+    """
+    if rows.one_score or rows.labels.ndim == 2:
+        return
+    present, selected = rows.present(), "if the rows were selected by that, the fit does not hold for other rows"
+    if len(present) == 1:
+        warn_user(f"all labels are equal: {selected}")
+    elif by_class and len(present) < rows.n_classes:
         absent = np.setdiff1d(np.arange(rows.n_classes), present)
         shown = ", ".join(map(str, [*absent[:5], "…"][: len(absent)]))
         warn_user(f"{len(absent)} of {rows.n_classes} classes have no fit rows ({shown}): nothing is learned of them")
+    if rows.in_memory and not (_has_hit(rows, slice(SHOWN_ROWS)) or _has_hit(rows, slice(None))):
+        warn_user(f"no row is predicted correctly: {selected}")
+
+
+def _has_hit(rows: Rows, some: slice) -> bool:
+    hits = rows.logits[some].argmax(axis=1) == rows.labels[some]
+    return bool((hits if rows.weights is None else hits & (rows.weights[some] > 0)).any())
 
 
 @dataclass(frozen=True)

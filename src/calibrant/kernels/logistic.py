@@ -70,7 +70,7 @@ def fit_logistic(
     non_negative : bool
         Hold every slope at or above 0.
     pull : Pull, optional
-        Without one the optimum must be finite: see `separable`.
+        Without one the optimum must be finite: see `is_separable`.
     """
     columns = np.asarray(columns, np.float64)
     labels = np.asarray(labels, np.float64)
@@ -272,19 +272,23 @@ def batch_sums(
     return losses.sum(axis=1), gradient, hessian
 
 
-def separable(scores: Array, labels: Array, weights: Array | None) -> bool:
-    """Does some threshold of the score tell all positives from all negatives, so that no finite optimum exists?
+def is_separable(ends: Array, *, non_negative: bool = True) -> bool:
+    """Return whether a threshold separates the labels 0 and 1, or one is absent: the likelihood has no maximum.
 
-    Ties across the classes at the threshold change nothing, positives may lie on either side of it, and one class
-    alone counts. Any map that increases in the score is separable where the score is.
+    `ends` (2, 2) are the lowest and highest score by label, (inf, −inf) without rows. Ties at the threshold change
+    nothing. Without `non_negative` the positives may have the lower scores.
     """
-    positive = np.asarray(labels) > 0
-    if weights is not None:
-        kept = weights > 0
-        scores, positive = scores[kept], positive[kept]
-    high, low = scores[positive], scores[~positive]
-    if len(high) == 0 or len(low) == 0:
+    (low_0, high_0), (low_1, high_1) = ends
+    if np.isinf(ends).any():
         return True
-    if scores.min() == scores.max():
-        return False
-    return bool(low.max() <= high.min() or high.max() <= low.min())
+    above, below = high_0 <= low_1 and low_0 < high_1, high_1 <= low_0 and low_1 < high_0
+    return bool(above or (below and not non_negative))
+
+
+def smoothed_targets(negatives: float, positives: float) -> Array:
+    """Platt's targets of the labels 0 and 1 by their weights n₀ and n₁: 1/(n₀ + 2) and (n₁ + 1)/(n₁ + 2).
+
+    They are posterior means under a uniform prior. A fit to them is finite, and shifting and scaling the scores does
+    not change its probabilities.
+    """
+    return np.array([1 / (negatives + 2), (positives + 1) / (positives + 2)])

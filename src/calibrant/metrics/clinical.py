@@ -16,9 +16,10 @@ from numpy.typing import ArrayLike
 
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError, warn_user
+from calibrant.core.rows import Rows, score_range
 from calibrant.core.softmax import sigmoid
 from calibrant.kernels.isotonic import isotonic_values, score_groups
-from calibrant.kernels.logistic import Pull, Units, batch_sums, fit_logistic, logistic_sums, newton, separable
+from calibrant.kernels.logistic import Pull, Units, batch_sums, fit_logistic, is_separable, logistic_sums, newton
 from calibrant.metrics.inputs import (
     BinaryLabels,
     Checked,
@@ -98,7 +99,7 @@ def calibration_slope(
     log_odds, positive, weights = checked.log_odds, checked.positive, checked.weights
     counted = log_odds[checked.mass > 0]
     pull, equal = None, np.ptp(counted) == 0
-    if equal or separable(log_odds, positive, weights):
+    if equal or is_separable(score_range(Rows(log_odds, positive, weights)), non_negative=False):
         why = "all probabilities are equal" if equal else "a threshold separates the classes"
         warn_user(f"calibration_slope: {why}, so the slope has no finite estimate; a weak pull to 1 was added")
         pull = Pull(np.array([1.0, 0.0]), np.diag([max(float(counted.var()), 1e-6), 1.0]))

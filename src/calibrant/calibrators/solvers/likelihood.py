@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
@@ -21,9 +20,13 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from calibrant.calibrators.maps import numpy_space
 from calibrant.calibrators.solvers.folds import content_folds
-from calibrant.calibrators.solvers.temperature import fit_inverse_temperature
+from calibrant.calibrators.solvers.temperature import (
+    InverseTemperature,
+    fit_inverse_temperature,
+    warn_no_optimum,
+)
 from calibrant.core.arrays import Array
-from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.errors import InputError, warn_user
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
 from calibrant.core.statistic import COMPILED_FROM, add, use_compiled
@@ -50,6 +53,12 @@ PATH_GAP = 1e-7
 
 SEPARATED = 1e-7
 """Nats per row below which the classes are told apart perfectly, and the parameters grow without bound."""
+
+MISLED = 0.01
+"""A 1/T below this share of one over the spread of the logits is the result of offsets between the classes."""
+
+MATCHING_STEPS = 20
+"""Steps of iterative scaling that match mean probabilities to class frequencies."""
 
 ENDLESS = 100.0
 """Factor by which parameters grow in a search that goes on in float64, or in five steps that gain 1% of the loss
@@ -83,24 +92,19 @@ class Solution:
     converged: bool
     gradient_norm: float
     diverging: bool = False
-    """Stopped because the parameters grow without bound."""
+    """Whether the likelihood has no maximum: the point is the mode under the weak prior, if there is one."""
 
     def report(self, calibrator: Any, *, warn: bool = True) -> None:
-        """Leave the steps with a calibrator; warn with a figure where they did not reach the optimum."""
+        """Store the steps in a calibrator; warn if the search did not reach an optimum."""
         calibrator.n_iter_, calibrator.objective_trace_ = max(1, self.n_iter), self.trace
-        if self.converged or not warn:
-            return
-        method = type(calibrator).__name__
-        stopped = f"stopped after {self.n_iter} steps with a gradient of {self.gradient_norm:.2g}"
-        why = f"{method} {stopped}: the fit has not converged"
-        if self.diverging:
-            why = f"{method} was {stopped}: its parameters grow without bound, so the fit has not converged"
-            if self.trace[-1] <= SEPARATED:
-                why = (
-                    f"{method} separates all rows of the fit data: its parameters grow without bound, and were stopped "
-                    f"after {self.n_iter} steps"
-                )
-        warnings.warn(why, FitWarning, stacklevel=5)
+        name = type(calibrator).__name__
+        if self.diverging and warn:
+            warn_no_optimum(f"{name} separates the classes, or its parameters grow without bound")
+        elif warn and not self.converged:
+            warn_user(
+                f"{name} stopped after {self.n_iter} steps with a gradient of {self.gradient_norm:.2g}: "
+                "the fit has not converged"
+            )
 
 
 class Objective(Protocol):
@@ -117,8 +121,31 @@ class Objective(Protocol):
     def curvature(self, point: Array, reuse: Any) -> tuple[Operator, Operator]:
         """Two functions of a direction: the Hessian's product with it, and something close to its inverse's."""
 
+    def with_prior(self, centre: Array) -> Objective:
+        """The same under the weak prior θ ~ N(centre, 1), with the penalties about that centre too."""
+
 
 def minimise(
+    objective: Objective, start: Array, centre: Callable[[], Array], *, endless: bool = False, **options: Any
+) -> Solution:
+    """The point of the lowest loss or, if there is none, the mode under the weak prior about a centre.
+
+    Parameters
+    ----------
+    centre : computes that point.
+    endless : whether it is known that there is no lowest loss, since all rows are predicted correctly.
+    options : of `search`.
+    """
+    if not endless:
+        found = search(objective, start, **options)
+        if not found.diverging:
+            return found
+    start = centre()
+    found = search(objective.with_prior(start), start, **options | {"bounded": True, "polish": True})
+    return replace(found, diverging=True)
+
+
+def search(
     objective: Objective,
     start: Array,
     *,
@@ -127,6 +154,7 @@ def minimise(
     polish: bool = True,
     far: float = math.inf,
     unit: float = 1.0,
+    bounded: bool = False,
 ) -> Solution:
     """The point of the lowest loss.
 
@@ -137,37 +165,40 @@ def minimise(
     polish : end with a gradient in float64, and check the decrement there; without it a fit is a step of a walk.
     far : size of a coordinate beyond which a point that still grows is on its way to an optimum at infinity.
     unit : size that a coordinate may have without being called large.
+    bounded : whether a penalty of all coordinates makes sure that there is an optimum.
     """
-    search = _Search(objective, np.maximum(start, lower), lower, gap, polish)
-    sizes, limit = [search.size], FAR_AWAY * max(search.size, unit)
+    walk = _Search(objective, np.maximum(start, lower), lower, gap, polish)
+    sizes, limit = [walk.size], FAR_AWAY * max(walk.size, unit)
+    # a rough search ends before it comes close to a loss of 0
+    separated = max(SEPARATED, 10 * gap)
     for iteration in range(MAX_STEPS):
         # a chord was solved more exactly, so that its step may be the last one sooner
-        trace, small = search.trace, search.decrement <= (10 * gap if search.precise and search.chord else gap)
+        trace, small = walk.trace, walk.decrement <= (10 * gap if walk.precise and walk.chord else gap)
         # what the last five steps gained; with nothing, float32 sums show no further way, or it leads to infinity
         gained = trace[-6] - trace[-1] if len(trace) > 5 else math.inf
         grown = sizes[-1] / sizes[-6] if gained <= 0.01 * abs(trace[-1]) and sizes[-6] > 0 else 1.0
-        endless = sizes[-1] > min(limit, ENDLESS * max(sizes[0], search.settled_size)) or grown > ENDLESS
-        if trace[-1] <= SEPARATED or (polish and endless):
+        endless = sizes[-1] > min(limit, ENDLESS * max(sizes[0], walk.settled_size)) or grown > ENDLESS
+        if not bounded and (trace[-1] <= separated or (polish and endless)):
             # the curvature here is rounding, which would decide where a step ends
-            return search.solution(iteration, converged=False, diverging=True)
+            return walk.solution(iteration, converged=False, diverging=True)
         if small or gained <= 1e-9 * abs(trace[-1]) + 1e-10:
-            if search.precise or not polish:
+            if walk.precise or not polish:
                 # the last step is taken without another look
-                search.point = np.maximum(search.point + search.direction, lower)
-                trace.append(search.loss - search.decrement)
-                return search.solution(iteration, converged=small or search.decrement <= GAP)
+                walk.point = np.maximum(walk.point + walk.direction, lower)
+                trace.append(walk.loss - walk.decrement)
+                return walk.solution(iteration, converged=small or walk.decrement <= GAP)
             # the gradient here in float64; the direction follows from the curvature known so far
-            search.loss, search.gradient, reuse = objective.evaluate(search.point, True)
-            search.precise, search.settled_size = True, search.size
-            search.aim(reuse)
+            walk.loss, walk.gradient, reuse = objective.evaluate(walk.point, True)
+            walk.precise, walk.settled_size = True, walk.size
+            walk.aim(reuse)
             continue
-        if grown > 1.1 and sizes[-1] > far:
-            return search.solution(iteration, converged=False, diverging=True)
-        if not search.advance():
-            return search.solution(iteration, converged=False)
-        sizes.append(search.size)
+        if not bounded and grown > 1.1 and sizes[-1] > far:
+            return walk.solution(iteration, converged=False, diverging=True)
+        if not walk.advance():
+            return walk.solution(iteration, converged=False)
+        sizes.append(walk.size)
         step("Newton steps", iteration + 1, None, f"loss {trace[-1]:.6f}")
-    return search.solution(MAX_STEPS, converged=False)
+    return walk.solution(MAX_STEPS, converged=False)
 
 
 class _Search:
@@ -339,6 +370,10 @@ class Affine:
         self.inverses: Array | None = None
         return self
 
+    def with_prior(self, centre: Array) -> Affine:
+        """The same under the weak prior."""
+        return self.penalised(Ridge(self.ridge.strength + 1 / self.total, centre=centre))
+
     def evaluate(self, point: Array, last: bool) -> tuple[float, Array, Any]:
         """Loss, gradient, and the probabilities of the kept blocks."""
         reuse: Any = None
@@ -439,14 +474,44 @@ def fit_matrix(
 
     Nothing moves the mean of biases that are free: they sum to 0 as at the start.
     """
+    endless = False
     if start is None:
-        start = np.zeros((rows.n_classes, rows.n_classes + 1))
-        np.fill_diagonal(start, fit_inverse_temperature(rows).value)
+        plain = fit_inverse_temperature(rows)
+        start, endless = scaled_identity(plain.value, np.zeros(rows.n_classes)), plain.limit == "0"
     _, sizes, _ = rows.total(column_moments) if polish else (0, np.ones(1), 0)
     # the median over classes of the mean absolute logit
     typical = float(np.median(sizes)) / rows.total_weight or 1.0
     objective, gap = Affine(rows, make).penalised(ridge), GAP if polish else PATH_GAP
-    return minimise(objective, start, polish=polish, gap=gap, unit=max(1.0, 1.0 / typical))
+
+    options: Any = {"endless": endless, "polish": polish, "gap": gap, "unit": max(1.0, 1.0 / typical)}
+    return minimise(objective, start, lambda: scaled_identity(*prior_centre(rows)), **options)
+
+
+def scaled_identity(scale: float, bias: Array) -> Array:
+    """(scale·I | b), K×(K+1)."""
+    return np.column_stack([scale * np.eye(len(bias)), bias])
+
+
+def prior_centre(rows: Rows) -> tuple[float, Array]:
+    """The scale and biases (K,) about which the weak prior holds the parameters of classes.
+
+    The scale is 1/T, and the biases are those that match the class frequencies at that scale. If offsets between the
+    classes mislead T, they are taken off first.
+    """
+    plain, shift = fit_inverse_temperature(rows), np.zeros(rows.n_classes)
+    if is_misled(rows, plain):
+        shift, rows = rows.total(column_moments)[0] / rows.total_weight, rows.whole()
+        rows = replace(rows, logits=rows.logits - shift.astype(rows.logits.dtype))
+        plain = fit_inverse_temperature(rows)
+    scale, bias, counts = np.full(len(shift), plain.value), np.zeros(len(shift)), rows.class_weight() + 1.0
+    for _ in range(MATCHING_STEPS):
+        bias -= np.log1p(rows.total(vector_sums, scale, bias)[1][1] / counts)
+    return plain.value, bias - plain.value * shift
+
+
+def is_misled(rows: Rows, plain: InverseTemperature) -> bool:
+    """Return whether offsets between the classes, or the absence of any signal, led to a T far above the spread."""
+    return plain.value < MISLED * common_unit(rows)
 
 
 def on_numpy(features: Callable[..., Features], logits: Array, **options: Any) -> Features:
@@ -473,6 +538,10 @@ class Dense:
     centre: Array | float = 0.0
     exact: bool = True
     forcing: float = FORCING**2
+
+    def with_prior(self, centre: Array) -> Dense:
+        """The same under the weak prior."""
+        return replace(self, ridge=self.ridge + np.eye(centre.size) / self.total, centre=centre)
 
     def evaluate(self, point: Array, last: bool) -> tuple[float, Array, Array | None]:
         """Loss, gradient and Hessian."""
@@ -533,17 +602,23 @@ def fit_vector(
     the mean of b free, it is 0. `unit` is one unit for all scales, in place of what these rows say: a penalty of scales
     compares them with each other, so that it needs one. `lower` bounds the scales in their units.
     """
-    inverse_temperature = fit_inverse_temperature(rows).value
-    units = class_units(rows, inverse_temperature, with_bias) if unit is None else np.full(rows.n_classes, unit)
+    plain = fit_inverse_temperature(rows)
+    units = class_units(rows, plain, with_bias) if unit is None else np.full(rows.n_classes, unit)
     ridge = 2.0 * np.array([penalty_scale, penalty_bias]) / rows.n_classes
-    start = np.stack([inverse_temperature / units, np.zeros(rows.n_classes)])
+    start = np.stack([plain.value / units, np.zeros(rows.n_classes)])
     both = np.stack([units, np.full(rows.n_classes, 1.0 if with_bias else 0.0)])
-    solution = minimise(vector_objective(rows, both, ridge), start, lower=lower, gap=1e-11, far=FAR)
+
+    def centre() -> Array:
+        scale, bias = prior_centre(rows) if with_bias else (plain.value, start[1])
+        return np.stack([scale / units, bias])
+
+    options: Any = {"endless": plain.limit == "0", "lower": lower, "gap": 1e-11, "far": FAR}
+    solution = minimise(vector_objective(rows, both, ridge), start, centre, **options)
     scale, bias = both * solution.point
     return replace(solution, point=np.stack([scale, bias - bias.mean() if penalty_bias == 0 else bias]))
 
 
-def class_units(rows: Rows, inverse_temperature: float, about_mean: bool) -> Array:
+def class_units(rows: Rows, plain: InverseTemperature, about_mean: bool) -> Array:
     """The larger of 1/T and one over the spread of the class's logits (K,), about their mean or about 0.
 
     Where the logits have nothing in common with the labels the best single T is infinite, and 1/T is not a unit.
@@ -555,14 +630,12 @@ def class_units(rows: Rows, inverse_temperature: float, about_mean: bool) -> Arr
         spread = np.sqrt(np.maximum(squares - sums * sums if about_mean else squares, 0.0))
     # a constant column has no spread, and squares may overflow
     spread = np.where(np.isfinite(spread) & (spread > 1e-7 * sizes), spread, sizes)
-    return np.maximum(inverse_temperature, 1.0 / np.where(spread > 0, spread, 1.0))
+    return np.maximum(0.0 if plain.limit == "infinity" else plain.value, 1.0 / np.where(spread > 0, spread, 1.0))
 
 
-def common_unit(rows: Rows, inverse_temperature: float | None = None) -> float:
+def common_unit(rows: Rows) -> float:
     """One unit for all scales: 1/T, or one over the median spread of the classes where T is far above it."""
-    if inverse_temperature is None:
-        inverse_temperature = fit_inverse_temperature(rows).value
-    return float(np.median(class_units(rows, inverse_temperature, about_mean=True)))
+    return float(np.median(class_units(rows, fit_inverse_temperature(rows), about_mean=True)))
 
 
 def vector_objective(rows: Any, units: Array, ridge: Array) -> Objective:
@@ -596,18 +669,26 @@ class _Fused:
 
     def __init__(self, rows: Any, units: Array, ridge: Array) -> None:
         self.rows, self.units, self.ridge, self.total = rows, units, ridge[:, None], rows.total_weight
+        self.weak = 0.0
+        self.centre: Array | float = 0.0
+
+    def with_prior(self, centre: Array) -> _Fused:
+        """The same under the weak prior."""
+        self.weak, self.centre = 1 / self.total, centre
+        return self
 
     def evaluate(self, point: Array, last: bool) -> tuple[float, Array, Array]:
         """Loss, gradient and the classes' blocks."""
         loss, gradient, blocks = self.rows.total(
             vector_sums.in_float64() if last else vector_sums, *(self.units * point)
         )
-        pull = self._pull(point)
-        value = loss / self.total + 0.5 * float(np.vdot(point, pull))
+        away = point - self.centre
+        pull = self._pull(away)
+        value = loss / self.total + 0.5 * float(np.vdot(away, pull))
         return value, self.units * gradient / self.total + pull, blocks / self.total
 
     def _pull(self, point: Array) -> Array:
-        return self.ridge * np.stack([point[0] - point[0].mean(), point[1]])
+        return self.ridge * np.stack([point[0] - point[0].mean(), point[1]]) + self.weak * point
 
     def curvature(self, point: Array, reuse: Array) -> tuple[Operator, Operator]:
         """The Hessian's product, and the inverse of the 2×2 block of each class: without the coupling of classes."""
@@ -617,7 +698,7 @@ class _Fused:
             return self.units * curved / self.total + self._pull(direction)
 
         unit, with_bias = self.units
-        own = reuse[[0, 2]] * np.stack([unit**2, np.ones_like(unit)]) + self.ridge
+        own = reuse[[0, 2]] * np.stack([unit**2, np.ones_like(unit)]) + self.ridge + self.weak
         # a class that never gets probability has no curvature of its own; a floor keeps its step bounded
         own_scale, own_bias = np.maximum(own, 1e-3 * own.max(axis=1, keepdims=True) + 1e-12)
         limit = 0.999 * np.sqrt(own_scale * own_bias)

@@ -41,9 +41,6 @@ MAX_STEPS = 100
 PRIOR_SPREAD = 0.5
 """Standard deviation of log T under the weak prior, which is used only if the likelihood has no maximum."""
 
-FARTHEST = 20.0
-"""Largest |log T| at which the search for the mode under that prior starts."""
-
 BATCH = 16
 ZOOMS = 3
 
@@ -67,11 +64,6 @@ class InverseTemperature:
     trace: list[float]
     limit: str
     converged: bool
-
-    @property
-    def unit(self) -> float:
-        """1/T as a unit of class scales; 0 if the best T is infinite, where the spread of the logits is the unit."""
-        return 0.0 if self.limit == "infinity" else self.value
 
     def warn(self) -> None:
         """Warn if the likelihood has no maximum or the fit did not converge."""
@@ -100,22 +92,16 @@ def fit_inverse_temperature(rows: Rows) -> InverseTemperature:
 
 
 def _prior_mode(moments: Moments, found: InverseTemperature, weight: float) -> float:
-    """β of the highest posterior density. The lowest of a grid of log β starts the search."""
+    """β of the mode that is nearest to T = 1."""
     from scipy.optimize import brentq
 
-    precision = 1 / (PRIOR_SPREAD**2 * weight)
-
     def slope(place: float) -> float:
-        return moments(math.exp(place))[1] + precision * place
+        return moments(math.exp(place))[1] + place / (PRIOR_SPREAD**2 * weight)
 
-    # at β = 1 the prior costs nothing: farther away than this it costs more than the data can gain
-    reach = min(math.sqrt(2 * moments(1.0)[0] / precision), FARTHEST)
-    grid = (1.0 if found.limit == "0" else -1.0) * np.arange(int(reach) + 1)
-    start = min(grid, key=lambda place: moments(math.exp(place))[0] + 0.5 * precision * place**2)
-    stop = start + (step := math.copysign(1.0, -slope(start)))
+    stop = step = 1.0 if found.limit == "0" else -1.0
     while slope(stop) * step < 0:
         stop += step
-    return math.exp(brentq(slope, *sorted((start, stop)), xtol=1e-12))
+    return math.exp(brentq(slope, *sorted((0.0, stop)), xtol=1e-12))
 
 
 def _first_estimate(rows: Rows) -> float:
@@ -251,7 +237,7 @@ def warn_of_edge(temperature: float, grid: Array) -> None:
 
 
 def minimise_smooth(errors: Errors, plain: InverseTemperature) -> tuple[float, Array]:
-    """The minimiser of a smooth error: the best of a geometric grid around the T of the likelihood, then Brent's method.
+    """The minimiser of a smooth error: the best of a geometric grid around the T of a likelihood, then Brent's method.
 
     If all rows are predicted correctly the error falls until T = 0, and the T of the likelihood is the result.
     """
