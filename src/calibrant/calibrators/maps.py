@@ -312,6 +312,13 @@ def log_probabilities(xp: Any, probabilities: Any) -> Any:
     return xp.log(xp.at_least(probabilities, tiny))
 
 
+def log_mean(xp: Any, logarithms: Any, weights: Any) -> Any:
+    """log Σ_m w_m·exp(l_m) of the first axis, without overflow."""
+    peak = xp.max(logarithms, axis=0)
+    shares = xp.reshape(weights, (-1, *[1] * len(peak.shape)))
+    return peak + xp.log(xp.sum(shares * xp.exp(logarithms - peak), axis=0))
+
+
 def prediction(xp: Any, logits: Any) -> Any:
     """Column of the largest logit of each row (n, 1); the first of equals."""
     return xp.argmax(logits, axis=1, keepdims=True)

@@ -256,12 +256,5 @@ def pool_answers(xp: Any, answers: Sequence[Any], weights: Any) -> Any:
     # all at once: of few rows that takes as long as one of them
     wide = xp.stack([maps.wide(xp, one) for one in answers])
     if len(wide.shape) == 3:
-        return log_mean(xp, xp.log_softmax_of_rows(wide), weights)
-    return log_mean(xp, -xp.softplus(-wide), weights) - log_mean(xp, -xp.softplus(wide), weights)
-
-
-def log_mean(xp: Any, logarithms: Any, weights: Any) -> Any:
-    """log Σ_m w_m·exp(l_m) of the first axis, without overflow."""
-    peak = xp.max(logarithms, axis=0)
-    shares = xp.reshape(weights, (-1, *[1] * len(peak.shape)))
-    return peak + xp.log(xp.sum(shares * xp.exp(logarithms - peak), axis=0))
+        return maps.log_mean(xp, xp.log_softmax_of_rows(wide), weights)
+    return maps.log_mean(xp, -xp.softplus(-wide), weights) - maps.log_mean(xp, -xp.softplus(wide), weights)

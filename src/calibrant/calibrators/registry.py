@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         ParameterizedTemperatureScaling as ParameterizedTemperatureScaling,
     )
     from calibrant.calibrators.pool import LinearPool as LinearPool
+    from calibrant.calibrators.posterior_temperature import PosteriorTemperatureScaling as PosteriorTemperatureScaling
     from calibrant.calibrators.second_stage import (
         KeptPrediction as KeptPrediction,
         ShapeScaling as ShapeScaling,
@@ -95,6 +96,7 @@ def _method(address: str, **parameters: Any) -> Method:
 METHODS: dict[str, Method] = {
     "none": _method("base.Identity"),
     "ts": _method("temperature.TemperatureScaling"),
+    "ts-bayes": _method("posterior_temperature.PosteriorTemperatureScaling"),
     "ts-ece": _method("temperature.TemperatureScaling", objective="ece"),
     "ts-adaece": _method("temperature.TemperatureScaling", objective="adaptive_ece"),
     "ts-soft": _method("temperature.TemperatureScaling", objective="soft_ece"),
@@ -175,7 +177,7 @@ def names(task: str | None = "multiclass") -> list[str]:
     """Every listed short name that serves a task, in the order of the tables; all of them for None.
 
     >>> names()[:3]
-    ['none', 'ts', 'ts-ece']
+    ['none', 'ts', 'ts-bayes']
     """
     _read_entry_points()
     listed = [name for name, method in METHODS.items() if method.listed]

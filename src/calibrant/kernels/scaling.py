@@ -88,6 +88,29 @@ def _power_sums(weighted: Any, factor: Any) -> Any:
     return sums
 
 
+INVERSE_TEMPERATURES = 2.0 ** np.arange(-9.0, 9.0, 0.5)
+"""1/T from 1/512 to 362 in steps of half an octave: every second one is twice as large."""
+
+
+@statistic_with(array_elements=CACHE_ELEMENTS)
+def temperature_losses(logits: Any, labels: Any, weights: Any) -> tuple[Any, Any]:
+    """Σ w·log Σ_j exp(β·(z_j − peak)) at each of `INVERSE_TEMPERATURES`, and Σ w·(peak − z_y).
+
+    Squaring exp(β·x) gives exp(2β·x), so that 36 temperatures take two exponentials per logit.
+    """
+    xp, weight = array_namespace(logits), mass_of(logits, weights)
+    shifted = below_peak(logits)
+    gaps = -(weight @ shifted[every(labels), labels])
+    columns, ones = xp.asarray(shifted.T, copy=True), xp.ones_like(shifted[0, :])
+    sums: list[Any] = [None] * len(INVERSE_TEMPERATURES)
+    for base in range(2):
+        powers = xp.exp(columns * float(INVERSE_TEMPERATURES[base]))
+        for place in range(base, len(sums), 2):
+            sums[place] = ones @ powers
+            powers *= powers
+    return xp.log(xp.stack(sums)) @ weight, gaps
+
+
 @kernel(compiled_in="calibrant.kernels.compiled.scaling")
 def row_moments(logits: Array, inverse_temperature: Array) -> Array:
     """Σ_j exp(β·x_j)·x_j^k for k = 0 … 4 with x = z − max z, of each row, as (n, 5) in float64.

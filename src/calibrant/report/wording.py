@@ -115,8 +115,8 @@ def class_temperatures(row: MethodRow, n_classes: int) -> Array | None:
     for calibrator in innermost(row.calibrator):
         found = vars(calibrator)
         values = found.get("temperatures_")
-        # temperatures of confidence bins come with edges
-        if "edges_" not in found and np.shape(values) == (n_classes,):
+        # temperatures of confidence bins come with edges, those of a posterior with weights
+        if not {"edges_", "weights_"} & {*found} and np.shape(values) == (n_classes,):
             return np.asarray(values, dtype=float)
     return None
 
