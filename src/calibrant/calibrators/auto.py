@@ -15,12 +15,14 @@ from calibrant.calibrators.kept_classes import KeptClasses
 from calibrant.calibrators.label_shift import LabelShift
 from calibrant.calibrators.learned import INNER, RECORD
 from calibrant.calibrators.pool import PRIOR_ROWS, LinearPool, pool_rows, pool_weights
+from calibrant.calibrators.posterior_temperature import PosteriorTemperatureScaling
 from calibrant.calibrators.registry import get
 from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.core import progress
 from calibrant.core.arrays import Array
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows, two_columns
+from calibrant.core.softmax import softmax
 from calibrant.kernels.rows import scan
 from calibrant.metrics.record import facts, sign
 
@@ -32,6 +34,18 @@ SHIFTED_CANDIDATES = ("ts", "shape")
 
 BY_ROW = {"nll": "nll", "brier": "brier", "accuracy": "correct"}
 """Criteria that are means over rows, and the column they are the mean of."""
+
+EVIDENCE_FACTOR = 0.5
+"""Part of the evidence that counts: half of it makes the weights robust to models that are all wrong."""
+
+EVIDENCE_PRIOR = (3.0, 2.0, 1.0)
+"""Prior weights of no calibration, a temperature and the average of the candidates."""
+
+MIN_WEIGHT = 0.01
+"""A method with a smaller weight is left out of the average."""
+
+FEWEST_ROWS = 10
+"""With fewer rows the predictions stay unchanged."""
 
 NOISE = 2.0
 """Standard errors by which held-out accuracy may fall before a method that changes predictions is refused."""
@@ -61,8 +75,13 @@ class AutoCalibrator(
     candidate that changes predictions and thereby lowers held-out accuracy by more than two standard errors is refused.
 
     The default candidates are averaged: q = Σ_m w_m·p_m with the weights that make the held-out labels most likely, and
-    a prior of a quarter of a row for each candidate; see `LinearPool`. Where nearly all rows are right, the likelihood
-    hardly differs between candidates; the average then limits the loss from those that are overconfident.
+    a prior of a quarter of a row for each candidate; see `LinearPool`.
+
+    Few rows determine little. The average of the candidates is therefore averaged with no calibration and with
+    `PosteriorTemperatureScaling`, with weights proportional to π·exp(L/2): π is 3 : 2 : 1 for no calibration, temperature
+    and candidates; L is the log-likelihood of the rows without calibration, the log evidence of the temperature, and
+    −n times the held-out log loss of the candidates. From some hundred rows on the candidates usually have all the
+    weight. With fewer than 10 rows the predictions stay unchanged.
 
     Candidates of your own, and those judged by another criterion than NLL, are picked from by the one-standard-error
     rule (Breiman et al. 1984, §3.4.3): of all whose criterion is within one standard error of the lowest, the one with
@@ -90,13 +109,16 @@ class AutoCalibrator(
     average : bool or None
         Average the candidates (True) or pick one (False); None averages the default ones. With another criterion than
         "nll" one is picked.
+    weights_are : {"rows", "counts"}
+        "rows" rescales the weights in L so that they sum to the number of rows: weights of a survey are no copies.
+        "counts" uses them unchanged: a weight of 2 stands for two rows.
     seed : int
         Seed of the folds.
 
     Attributes
     ----------
     calibrator_ : the chosen calibrator or the average (`LinearPool`), fitted on all rows.
-    chosen_ : its name; of an average "0.70 joint+shape+top + 0.30 shape".
+    chosen_ : its name; of an average "0.58 none + 0.35 ts-bayes + 0.07 bend".
     scores_ : cross-validated criterion of each candidate that worked, and of the average.
     standard_errors_ : standard error of each one's difference to the lowest.
     failures_ : why the others did not work.
@@ -129,6 +151,7 @@ class AutoCalibrator(
         keep_predictions: bool = False,
         target_prior: Any = None,
         average: bool | None = None,
+        weights_are: str = "rows",
         seed: int = 0,
     ) -> None:
         self.candidates = candidates
@@ -137,12 +160,15 @@ class AutoCalibrator(
         self.keep_predictions = keep_predictions
         self.target_prior = target_prior
         self.average = average
+        self.weights_are = weights_are
         self.seed = seed
 
     def _fit(self, rows: Rows) -> None:
         self.calibrator_: Any
+        if self.weights_are not in {"rows", "counts"}:
+            raise InputError(f"weights_are must be 'rows' or 'counts', got {self.weights_are!r}")
         if rows.n_classes == 2:
-            rows = Rows(two_columns(rows.logits[:, 1] - rows.logits[:, 0]), rows.labels, rows.weights)
+            rows = replace(rows, logits=two_columns(rows.logits[:, 1] - rows.logits[:, 0]))
         shift = None
         if self.target_prior is not None:
             shift = LabelShift(Identity(), self.target_prior).fit_rows(rows)
@@ -153,6 +179,10 @@ class AutoCalibrator(
         data = _Data(rows, self._folds(rows), rows.logits.argmax(axis=1) == rows.labels)
         self.failures_: dict[str, str] = {}
         trials: dict[str, _Trial] = {}
+        n_rows = self._n_rows(rows)
+        is_enough = not self._averages_by_evidence or n_rows >= FEWEST_ROWS
+        if not is_enough:
+            candidates = {"none": Identity()}
         for name, candidate in progress.each("cross-validating", candidates):
             try:
                 trials[name] = self._try(clone(candidate), data)
@@ -161,15 +191,23 @@ class AutoCalibrator(
         if not trials:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.failures_.items())
             raise InputError(f"none of the {len(candidates)} candidates could be fitted: {reasons}")
-        self._choose(trials, data, self._pool(trials, data))
-        if self.keep_predictions and self.candidates is None and shift is None:
+        weights = self._candidate_weights(trials, data) or {self._simplest(trials, data): 1.0}
+        shares = ""
+        if self._averages_by_evidence and is_enough:
+            weights, shares = self._weigh_evidence(trials, data, weights)
+        self._choose(trials, data, weights)
+        if not is_enough:
+            self.reason_ = f"{n_rows:.6g} rows: predictions unchanged; {FEWEST_ROWS} rows or more are needed to calibrate."
+        elif shares:
+            self.reason_ = f"{n_rows:,.6g} rows: {shares}. {self.reason_}"
+        if is_enough and self.keep_predictions and self.candidates is None and shift is None:
             self.reason_ += self._price(trials[self.chosen_], data)
         for message in trials[self.chosen_].said:
             warnings.warn(message, stacklevel=4)
         if shift is not None:
             shift.calibrator, shift.calibrator_ = clone(self.calibrator_), self.calibrator_
             self.calibrator_ = shift
-        elif 1 < len(rows.present()) < rows.n_classes:
+        elif is_enough and 1 < len(rows.present()) < rows.n_classes:
             self.calibrator_ = KeptClasses.around(self.calibrator_, rows)
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
@@ -191,28 +229,70 @@ class AutoCalibrator(
         mean = float(np.average(losses, weights=self._row_weights(rows)))
         return _Trial(calibrator, held_out, losses, mean, gain, bool(lowers), said)
 
-    def _pool(self, trials: dict[str, _Trial], data: _Data) -> str | None:
-        """Add the average of the candidates to the trials; its name, or that of the one that has all the weight."""
+    def _candidate_weights(self, trials: dict[str, _Trial], data: _Data) -> dict[str, float]:
+        """Weights of the candidates in their average; empty if one candidate is chosen instead."""
         if self.criterion != "nll" or not (self.candidates is None if self.average is None else self.average):
-            return None
+            return {}
         used = [name for name, one in trials.items() if not one.lowers]
         if len(used) < 2:
-            return None
+            return {}
         # the losses are held-out log-probabilities of the true class with the other sign
         own = np.stack([-trials[name].losses for name in used], axis=1)
         weights, _ = pool_weights(own, data.rows.weights, PRIOR_ROWS)
-        order = [place for place in np.argsort(-weights, kind="stable") if weights[place] > 0]
-        if len(order) == 1:
-            return used[order[0]]
-        members = [trials[used[place]] for place in np.flatnonzero(weights)]
-        pool = LinearPool.of([one.calibrator for one in members], weights[weights > 0])
+        return {name: weight for name, weight in zip(used, weights.tolist(), strict=True) if weight > 0}
+
+    @property
+    def _averages_by_evidence(self) -> bool:
+        """Whether the candidates are averaged with no calibration and a temperature."""
+        return self.candidates is None and self.criterion == "nll" and self.average is not False
+
+    def _n_rows(self, rows: Rows) -> float:
+        """Number of rows that count."""
+        return rows.total_weight * (1.0 if self.weights_are == "counts" else rows.rows_per_weight)
+
+    def _weigh_evidence(
+        self, trials: dict[str, _Trial], data: _Data, weights: dict[str, float]
+    ) -> tuple[dict[str, float], str]:
+        """Average the candidates with no calibration and a temperature: weights, and their description.
+
+        The description is empty if the candidates have all the weight. The other two join the trials if they have some.
+        """
+        rows, (name, rich) = data.rows, self._average_trials(trials, data, weights)
+        n_rows = self._n_rows(rows)
+        if rows.weights is not None:
+            rows = rows.with_weights(rows.weights * (n_rows / rows.total_weight))
+        plain = trials.get("none") or self._judge(Identity().fit_rows(rows), rows.logits, data, [])
+        posterior = PosteriorTemperatureScaling().fit_rows(rows)
+        evidence = np.array([-n_rows * plain.mean, posterior.log_evidence_, -n_rows * rich.mean])
+        shares = drop_small(softmax(EVIDENCE_FACTOR * evidence + np.log(EVIDENCE_PRIOR)))
+        if shares[2] == 1:
+            return weights, ""
+        trials.setdefault("none", plain)
+        found = {one: float(shares[2]) * weight for one, weight in weights.items()}
+        found["none"] = float(shares[0]) + found.get("none", 0.0)
+        if shares[1]:
+            trials["ts-bayes"] = self._try(PosteriorTemperatureScaling(), data._replace(rows=rows))
+            found["ts-bayes"] = float(shares[1])
+        near = np.exp(posterior.weights_ @ np.log(posterior.temperatures_))
+        candidates = f"average of {len(weights)} methods" if len(weights) > 1 else name
+        named = zip(shares, ("unchanged", f"temperature near {near:.2g}", candidates), strict=True)
+        parts = [f"{words} ({share:.2f})" for share, words in sorted(named, key=lambda pair: -pair[0]) if share]
+        mostly = "mostly " if 0.5 <= shares.max() < 1 else ""
+        kept = drop_small(np.array(list(found.values()))).tolist()
+        return {one: weight for one, weight in zip(found, kept, strict=True) if weight}, mostly + ", ".join(parts)
+
+    def _average_trials(self, trials: dict[str, _Trial], data: _Data, weights: dict[str, float]) -> tuple[str, _Trial]:
+        """The weighted average of some trials, with its name."""
+        names = [name for name in trials if name in weights]
+        if len(names) == 1:
+            return names[0], trials[names[0]]
+        members, shares = [trials[name] for name in names], np.array([weights[name] for name in names])
+        pool = LinearPool.of([one.calibrator for one in members], shares)
         held_out = pool_rows([one.held_out for one in members], pool.weights_)
-        name = " + ".join(f"{weights[place]:.2f} {used[place]}" for place in order)
-        # what shakes a member of little weight does not shake the average
-        heavy = [one for one, weight in zip(members, pool.weights_, strict=True) if weight >= 0.5]
-        said = [message for one in heavy for message in one.said]
-        trials[name] = self._judge(pool, held_out, data, said)
-        return name
+        # a warning about a member of little weight does not concern the average
+        said = [message for one, share in zip(members, shares, strict=True) if share >= 0.5 for message in one.said]
+        order = sorted(names, key=lambda name: -weights[name])
+        return " + ".join(f"{weights[name]:.2f} {name}" for name in order), self._judge(pool, held_out, data, said)
 
     def _price(self, kept: _Trial, data: _Data) -> str:
         """What keeping predictions costs: the best method that may change them beside the chosen one."""
@@ -300,33 +380,43 @@ class AutoCalibrator(
     def _criterion_name(self) -> str:
         return self.criterion if isinstance(self.criterion, str) else self.criterion.__name__
 
-    def _choose(self, trials: dict[str, _Trial], data: _Data, pool: str | None) -> None:
-        weights = data.rows.weights
-        allowed = [name for name, one in trials.items() if not one.lowers] or list(trials)
-        lowest = min(allowed, key=lambda name: trials[name].mean)
-        self.standard_errors_ = {
-            name: _standard_error(one.losses - trials[lowest].losses, self._row_weights(data.rows))
-            for name, one in trials.items()
-        }
-        near = [name for name in allowed if trials[name].mean <= trials[lowest].mean + self.standard_errors_[name]]
-        simplest = min(near, key=lambda name: (trials[name].calibrator.n_parameters_, trials[name].mean))
-        self.chosen_ = pool if pool in allowed else simplest
-        chosen = trials[self.chosen_]
+    def _allowed(self, trials: dict[str, _Trial]) -> list[str]:
+        """Trials that do not lower accuracy; all trials if each one does."""
+        return [name for name, one in trials.items() if not one.lowers] or list(trials)
+
+    def _differences(self, trials: dict[str, _Trial], data: _Data) -> tuple[str, dict[str, float]]:
+        """The trial with the lowest criterion, and the standard error of the difference of each trial to it."""
+        lowest = min(self._allowed(trials), key=lambda name: trials[name].mean)
+        base, weights = trials[lowest].losses, self._row_weights(data.rows)
+        return lowest, {name: _standard_error(one.losses - base, weights) for name, one in trials.items()}
+
+    def _simplest(self, trials: dict[str, _Trial], data: _Data) -> str:
+        """The trial with the fewest parameters within one standard error of the lowest criterion."""
+        lowest, errors = self._differences(trials, data)
+        near = [name for name in self._allowed(trials) if trials[name].mean <= trials[lowest].mean + errors[name]]
+        return min(near, key=lambda name: (trials[name].calibrator.n_parameters_, trials[name].mean))
+
+    def _choose(self, trials: dict[str, _Trial], data: _Data, weights: dict[str, float]) -> None:
+        """Take the weighted average of the trials, and give the reason."""
+        self.chosen_, chosen = self._average_trials(trials, data, weights)
+        trials[self.chosen_] = chosen
+        lowest, self.standard_errors_ = self._differences(trials, data)
         self.calibrator_ = chosen.calibrator
         self.scores_ = {name: self._sign * one.mean for name, one in trials.items()}
-        self.reason_ = self._reason(lowest, trials, len(np.unique(data.fold)), pool)
+        self.reason_ = self._reason(lowest, trials, len(np.unique(data.fold)), len(weights) > 1)
+        allowed = self._allowed(trials)
         for name, one in trials.items():
             if name not in allowed and one.mean < trials[lowest].mean:
-                lost = -100 * np.average(one.gain, weights=weights)
+                lost = -100 * np.average(one.gain, weights=data.rows.weights)
                 self.reason_ += f" {name} was refused: it lowers held-out accuracy by {lost:.2f} points."
         if chosen.gain.any():
-            points = 100 * np.average(chosen.gain, weights=weights)
+            points = 100 * np.average(chosen.gain, weights=data.rows.weights)
             self.reason_ += f" It changes predictions: held-out accuracy {points:+.2f} points."
 
-    def _reason(self, lowest: str, trials: dict[str, _Trial], n_folds: int, pool: str | None) -> str:
+    def _reason(self, lowest: str, trials: dict[str, _Trial], n_folds: int, is_average: bool) -> str:
         criterion, chosen, scores = self._criterion_name, self.chosen_, self.scores_
-        if chosen == pool and isinstance(trials[chosen].calibrator, LinearPool):
-            alone = min((name for name in scores if name != pool), key=lambda name: scores[name])
+        if is_average:
+            alone = min((name for name in scores if name != chosen), key=lambda name: scores[name])
             return (
                 f"{chosen}: this average has the cross-validated nll {scores[chosen]:.4f} over {n_folds} folds; the "
                 f"best of {len(scores) - 1} methods alone, {alone}, has {scores[alone]:.4f}."
@@ -377,6 +467,12 @@ def _standard_error(difference: Array, weights: Array | None) -> float:
     mean = np.average(difference, weights=mass)
     variance = np.average((difference - mean) ** 2, weights=mass)
     return float(np.sqrt(variance / max(count - 1, 1e-12)))
+
+
+def drop_small(weights: Array) -> Array:
+    """Weights that sum to one, without those below `MIN_WEIGHT`."""
+    kept = np.where(weights < MIN_WEIGHT, 0.0, weights)
+    return kept / kept.sum()
 
 
 def _parameters(calibrator: Any) -> str:

@@ -251,6 +251,7 @@ class GroupCalibrator(GroupedCalibrator):
                     np.concatenate([own.logits, prior.logits]),
                     np.concatenate([own.labels, prior.labels]),
                     np.concatenate([own.mass(), prior.mass()]),
+                    rows_per_weight=rows.rows_per_weight,
                 )
             with warnings.catch_warnings(), suppress(InputError, np.linalg.LinAlgError):
                 warnings.simplefilter("ignore", FitWarning)  # small groups are separable now and then: they are shrunk

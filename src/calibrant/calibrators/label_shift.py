@@ -84,7 +84,7 @@ class LabelShift(Calibrator, requires_logits=of_inner("requires_logits"), cross_
         self.prior_ = counts / counts.sum()
         self.target_prior_ = _target(self.target_prior, rows, self.prior_)
         ratio = self.target_prior_ / self.prior_
-        weighted = Rows(rows.logits, rows.labels, rows.mass() * ratio[rows.labels])
+        weighted = rows.with_weights(rows.mass() * ratio[rows.labels])
         # a class the target does not have keeps a finite offset
         direction = np.log(np.maximum(ratio, 1e-6))
         self.offset_ = fit_offset(weighted, direction) * direction

@@ -61,6 +61,7 @@ def prepared(  # noqa: PLR0917
         else:
             rows = array_rows(calibrator, given, labels, weights, clusters)
         check_counts(rows.weights)
+        count_evidence(rows)
         rows.groups = calibrator._group_numbers(groups, rows.n)
         yield rows
         return
@@ -81,6 +82,8 @@ def prepared(  # noqa: PLR0917
     if isinstance(predictions.source, ArraySource) or calibrator.takes_groups or not blocks:
         own = predictions.clusters if clusters is None else clusters
         rows = array_rows(calibrator, predictions.logits, predictions.labels, predictions.weights, own)
+        if not predictions.spread:
+            count_evidence(rows)
         if calibrator.takes_groups and groups is None:
             groups = dict(predictions.groups or ())
             if not groups:
@@ -93,12 +96,20 @@ def prepared(  # noqa: PLR0917
         return
     with opened(engine) as running:
         rows = file_rows(predictions, running)
+        if not predictions.spread:
+            count_evidence(rows)
         rows.clusters = None if rows.clusters is None else identifiers(rows.clusters, rows.n, "clusters")[0]
         calibrator.__dict__.pop("feature_names_in_", None)  # of an earlier fit
         # a fit that ranks or splits rows sees arrays: maps of files, not memory
         yield rows if predictions.flat or calibrator.additive else rows.whole()
     for piece in predictions.source.pieces():
         piece.check_unchanged()
+
+
+def count_evidence(rows: Rows) -> None:
+    """Let the weights count as evidence as if they summed to the number of rows: those of a survey are no copies."""
+    if rows.weights is not None:
+        rows.rows_per_weight = np.count_nonzero(rows.weights) / float(rows.weights.sum())
 
 
 def array_rows(calibrator: Any, given: Any, labels: Any, weights: Any, clusters: Any) -> Rows:

@@ -90,6 +90,7 @@ class Rows:
     blocks : where scores are that are not in memory
     settled : whether every value was looked at, and zeros have a value
     every_class : whether a map of single classes learns that those without rows are never true
+    rows_per_weight : number of rows that a weight of 1 stands for as evidence; user weights sum to the number of rows
     """
 
     logits: Any
@@ -101,6 +102,7 @@ class Rows:
     blocks: Blocks | None = None
     settled: bool = True
     every_class: bool = False
+    rows_per_weight: float = 1.0
     _log_floor: float | None = None
 
     def __post_init__(self) -> None:

@@ -138,7 +138,7 @@ def compare(
     measured = chosen_metrics(metrics, seen.task, compared=True, criterion=criterion)
     grouping = None if by is None else make_grouping(by, seen.n)
     groups = (None, None) if by is None or test.task == "multilabel" else common_groups(val, by)
-    chosen = resolve_methods(methods, val.task, val.n_classes, grouped=groups[0] is not None)
+    chosen = resolve_methods(methods, val.task, val.n_classes, grouped=groups[0] is not None, weights_are=weights_are)
     drawn = draw(seen.n, resamples, seed, clusters)
     shared: Json = {"weights": seen.weights, "clusters": clusters, "n_bins": n_bins}
     mapped = val.kind == "logits" and val.source.whole() is not None
@@ -303,7 +303,9 @@ def divided(
     return val, test, f"split at random, seed {seed}"
 
 
-def resolve_methods(methods: Methods, task: str, n_classes: int, *, grouped: bool = False) -> Json:
+def resolve_methods(
+    methods: Methods, task: str, n_classes: int, *, grouped: bool = False, weights_are: str = "rows"
+) -> Json:
     """Names and unfitted calibrators; a calibrator that cannot even be built stands as its exception."""
     if isinstance(methods, Mapping):
         return dict(methods)
@@ -318,7 +320,8 @@ def resolve_methods(methods: Methods, task: str, n_classes: int, *, grouped: boo
     for method in methods:
         if isinstance(method, str):
             try:
-                chosen[method] = task_method(method, task, n_classes)
+                made = chosen[method] = task_method(method, task, n_classes)
+                made.set_params(**{name: weights_are for name in made.get_params() if name.endswith("weights_are")})
             except InputError:
                 raise  # a misspelt name is the caller's mistake, not a method that failed
             except Exception as error:
