@@ -10,6 +10,8 @@ import pytest
 from sklearn.base import clone
 
 from calibrant import AutoCalibrator, MultilabelCalibrator, Predictions, compare, get, load, save
+from calibrant.calibrators.maps import numpy_space
+from calibrant.calibrators.multilabel import IDENTITY, label_features
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.softmax import sigmoid, softplus
 
@@ -41,7 +43,40 @@ def test_53_one_label_is_the_binary_method(family):
 def test_53_copies_of_a_label_share_one_map(family):
     (scores, labels), _ = problem(300, 1, rare=0.0)
     fitted = MultilabelCalibrator(family).fit(np.tile(scores, 4), np.tile(labels, 4))
-    np.testing.assert_allclose(fitted.coef_, np.tile(fitted.pooled_, (4, 1)), atol=1e-5)
+    np.testing.assert_allclose(fitted.coef_, np.tile(fitted.coef_[0], (4, 1)), atol=1e-5)
+    unchanged = 0.0 if family == "platt" else fitted.weights_[0, 0]
+    identity = [*IDENTITY[fitted.family_], 0.0 if fitted.family_ != "quad" else fitted.range_[0]]
+    expected = (1 - unchanged) * fitted.pooled_ + unchanged * np.array(identity)
+    np.testing.assert_allclose(fitted.coef_[0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", sorted(IDENTITY))
+def test_the_identity_of_each_family_leaves_scores_unchanged(family):
+    scores, ends = np.linspace(-9, 9, 50)[:, None], np.array([-4.0, 3.0])
+    columns = label_features(numpy_space, scores, family, ends)
+    value = ends[0] if family == "quad" else 0.0
+    mapped = sum(slope * column for slope, column in zip(IDENTITY[family], columns, strict=True)) + value
+    np.testing.assert_allclose(mapped, scores, atol=1e-12)
+
+
+def test_labels_that_need_no_map_are_hardly_changed():
+    """Rare labels of calibrated scores: most fits of few rows stay within 1% of the uncalibrated loss."""
+    harmed = []
+    for seed in range(6):
+        (scores, _), (fresh, _) = problem(60, 40, seed, 0.0, -2.0)
+        rng = np.random.default_rng(seed)
+        labels, truth = (rng.random(one.shape) < 1 / (1 + np.exp(-one)) for one in (scores, fresh))
+        mapped = MultilabelCalibrator().fit(scores, labels.astype(int)).transform(fresh)
+        before, after = ((np.logaddexp(0, one) - truth * one).mean(axis=0) for one in (fresh, mapped))
+        harmed.append((after > 1.01 * before).mean())
+    assert np.mean(harmed) < 0.2
+
+
+def test_fewer_than_ten_rows_change_nothing():
+    (scores, labels), (fresh, _) = problem(8, 3)
+    with pytest.warns(FitWarning, match="predictions unchanged; 10 rows"):
+        fitted = MultilabelCalibrator().fit(scores, labels)
+    np.testing.assert_allclose(fitted.transform(fresh), fresh, atol=1e-12)
 
 
 @pytest.mark.parametrize("family", ["platt", "beta", "quad"])
@@ -77,7 +112,7 @@ def test_weights_order_dtype_pickles_and_artifacts(tmp_path):
     rng = np.random.default_rng(0)
     weights = rng.integers(0, 3, 250)
     copies = rng.permutation(np.repeat(np.arange(250), weights))
-    weighted = MultilabelCalibrator().fit(scores, labels, sample_weight=weights)
+    weighted = MultilabelCalibrator(weights_are="counts").fit(scores, labels, sample_weight=weights)
     repeated = MultilabelCalibrator().fit(scores[copies], labels[copies])
     np.testing.assert_allclose(weighted.predict_proba(fresh), repeated.predict_proba(fresh), atol=1e-6)
     order = np.array([3, 1, 5, 0, 2, 4])

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.base import clone
 
+from calibrant.calibrators.auto import FEWEST_ROWS, evidence_weights
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import INNERS, RECORD, Learned
 from calibrant.calibrators.logistic import beta_features, slope_features, stacked
@@ -44,6 +45,9 @@ ENTRIES = 200_000
 FEWEST = 20
 """A label with fewer rows of either value gets the map of all labels; chosen on the calibration part of PTB-XL."""
 
+IDENTITY = {"platt": (1.0,), "beta": (1.0, 1.0), "quad": (1.0, 1.0)}
+"""Slopes of each map that leaves the scores unchanged."""
+
 POOLED_ENTRIES = 200_000
 """Scores that the map of all labels is made of; with more, labels are taken evenly by how often they occur."""
 
@@ -57,6 +61,10 @@ class MultilabelCalibrator(Calibrator):
     label's log loss plus a pull to the pooled fit, whose strength is chosen by cross-validation over rows. A label with
     a few positives gets nearly the pooled map, a frequent one nearly its own.
 
+    With "auto" the parameters of each label are averaged with those of the pooled map and of no calibration. As in
+    `AutoCalibrator`, their weights are proportional to π·exp(L/2), with π = 3 : 2 : 1 for no calibration, pooled and own
+    map, and L the held-out log-likelihood of the label. With fewer than 10 rows the predictions stay unchanged.
+
     Any other method for one score (isotonic, spline, histogram binning, Venn-Abers, …) can be named instead. Such a map
     has no parameters to shrink: each label gets its own, and a label with fewer than 20 rows of either value the map of
     all labels together, which a FitWarning says.
@@ -68,6 +76,8 @@ class MultilabelCalibrator(Calibrator):
     strength : number, inf or "cv"
         Of the pull, in rows of maximal curvature times four (Σ p(1 − p)); inf is one map for all labels. Maps without
         parameters to shrink know "cv", which means the above, and inf.
+    weights_are : {"rows", "counts"}
+        Whether the weights in L are rescaled to sum to the number of rows, or count copies of rows.
     seed : int
         Of the folds.
 
@@ -81,6 +91,8 @@ class MultilabelCalibrator(Calibrator):
         Lowest and highest score of the fit data.
     calibrators_ : list of fitted calibrators
         In place of these three, for other methods; `places_` (L,) says which of them is a label's.
+    weights_ : array (L, 3)
+        With "auto": weights of no calibration, the pooled map and the map of the label.
     family_, strength_ : the chosen map and strength; 0 where every frequent label has its own map.
     scores_ : dict
         Cross-validated log loss of each family that was tried.
@@ -104,14 +116,18 @@ class MultilabelCalibrator(Calibrator):
         "range_": Learned((2,), increasing=True, optional=True),
         "calibrators_": INNERS._replace(optional=True),
         "places_": Learned(("K",), 0.0, free=False, optional=True),
+        "weights_": RECORD,
         "family_": RECORD,
         "strength_": RECORD,
         "scores_": RECORD,
     }
 
-    def __init__(self, calibrator: Any = "auto", *, strength: float | str = "cv", seed: int = 0) -> None:
+    def __init__(
+        self, calibrator: Any = "auto", *, strength: float | str = "cv", weights_are: str = "rows", seed: int = 0
+    ) -> None:
         self.calibrator = calibrator
         self.strength = strength
+        self.weights_are = weights_are
         self.seed = seed
 
     @property
@@ -144,7 +160,7 @@ class MultilabelCalibrator(Calibrator):
             if isinstance(strength, (bool, str)) or not float(strength) > 0:
                 raise InputError(f"strength must be a number above 0, inf or 'cv', got {strength!r}")
             strength = float(strength)
-        for name in ("coef_", "pooled_", "range_", "calibrators_", "places_"):  # of an earlier fit
+        for name in ("coef_", "pooled_", "range_", "calibrators_", "places_", "weights_"):  # of an earlier fit
             self.__dict__.pop(name, None)
         self.scores_: dict[str, float] = {}
         self.strength_: float | str = strength
@@ -194,6 +210,34 @@ class MultilabelCalibrator(Calibrator):
         data = self._data(self.family_, rows)
         pooled = data.pooled()
         self.pooled_, self.coef_ = pooled.centre, fit_labels(data, pooled, float(self.strength_))
+        if len(families) > 1:
+            self._average_by_evidence(rows)
+
+    def _average_by_evidence(self, rows: Rows) -> None:
+        """Average the map of each label with no calibration and the pooled map."""
+        if self.weights_are not in {"rows", "counts"}:
+            raise InputError(f"weights_are must be 'rows' or 'counts', got {self.weights_are!r}")
+        scale = 1.0 if self.weights_are == "counts" else rows.rows_per_weight
+        value = self.range_[0] if self.family_ == "quad" else 0.0
+        unchanged = np.tile([*IDENTITY[self.family_], value], (rows.n_classes, 1))
+        maps = np.stack([unchanged, np.tile(self.pooled_, (rows.n_classes, 1)), self.coef_])
+        losses = np.zeros((3, rows.n_classes))
+        for train, test in self._folds(self.family_, rows):
+            pooled = train.pooled()
+            own = fit_labels(train, pooled, float(self.strength_), self.coef_, tolerance=1e-3)
+            losses += [test.losses(points) for points in (unchanged, np.tile(pooled.centre, (len(own), 1)), own)]
+        if scale * rows.total_weight < FEWEST_ROWS:
+            warn_user(f"{rows.n} rows: predictions unchanged; {FEWEST_ROWS} rows or more are needed to calibrate")
+            losses[1:] = np.inf
+        self.weights_ = evidence_weights(-scale * losses).T
+        self.coef_ = np.einsum("lm,mld->ld", self.weights_, maps)
+
+    def _folds(self, family: str, rows: Rows) -> list[tuple[Labelled, Labelled]]:
+        """Training and test rows of all folds in which both have weight."""
+        rows = divided(rows)
+        data, fold, mass = self._data(family, rows), content_folds(rows, FOLDS, self.seed), rows.mass()
+        outside = [fold == number for number in range(FOLDS) if 0 < mass[fold == number].sum() < mass.sum()]
+        return [(data.take_rows(np.flatnonzero(~out)), data.take_rows(np.flatnonzero(out))) for out in outside]
 
     def _method(self) -> tuple[str, ...] | Calibrator:
         """Families of maps that are shrunk, or the calibrator of single labels."""
@@ -218,20 +262,18 @@ class MultilabelCalibrator(Calibrator):
 
     def _choose(self, family: str, rows: Rows, strength: float | str) -> tuple[float, float]:
         """The strength of the lowest cross-validated log loss, and that loss per entry."""
-        rows = divided(some_labels(rows, max(1, ENTRIES // rows.n)))
-        data, fold, mass = self._data(family, rows), content_folds(rows, FOLDS, self.seed), rows.mass()
+        rows = some_labels(rows, max(1, ENTRIES // rows.n))
         tried = STRENGTHS if isinstance(strength, str) else (strength,)
-        # all folds whose rows, and whose other rows, have weight
-        outside = [fold == number for number in range(FOLDS) if 0 < mass[fold == number].sum() < mass.sum()]
-        trains = [data.take_rows(np.flatnonzero(~out)) for out in outside]
-        tests = [data.take_rows(np.flatnonzero(out)) for out in outside]
-        pools = [train.pooled() for train in trains]
-        points: list[Any] = [None] * len(outside)
+        folds = self._folds(family, rows)
+        pools = [train.pooled() for train, _ in folds]
+        points: list[Any] = [None] * len(folds)
         best, worse = (tried[0], np.inf), 0
-        for candidate in tried if outside else ():
-            every = zip(trains, pools, points, strict=True)
-            points = [fit_labels(train, pooled, candidate, start, tolerance=1e-3) for train, pooled, start in every]
-            losses = [test.loss(point) for test, point in zip(tests, points, strict=True)]
+        for candidate in tried if folds else ():
+            points = [
+                fit_labels(train, pooled, candidate, start, tolerance=1e-3)
+                for (train, _), pooled, start in zip(folds, pools, points, strict=True)
+            ]
+            losses = [test.losses(point).sum() for (_, test), point in zip(folds, points, strict=True)]
             loss = sum(losses) / (rows.n_classes * rows.total_weight)
             worse = 0 if loss < best[1] else worse + 1
             best = (candidate, loss) if loss < best[1] else best
@@ -312,11 +354,11 @@ class Labelled(NamedTuple):
         metric = hessian / hessian[-1, -1]
         return Pull(point, metric + 1e-9 * np.diag(np.diag(metric)))
 
-    def loss(self, points: Array) -> float:
-        """Weighted sum of the log loss of all labels, with the parameters of each (L, d + 1)."""
+    def losses(self, points: Array) -> Array:
+        """Weighted sum of the log loss of each label (L,), with its parameters (L, d + 1)."""
         score = np.einsum("dln,ld->ln", self.columns, points[:, :-1]) + points[:, -1:]
         losses = softplus(score) - self.labels * score
-        return float(losses.sum() if self.weights is None else (losses @ self.weights).sum())
+        return losses.sum(axis=1) if self.weights is None else losses @ self.weights
 
 
 def fit_labels(
