@@ -31,7 +31,6 @@ SHOWN = 2500
 
 SHOWN_AS = {
     "kept-prediction": "vs+keep",
-    "kept-classes": "vs+classes",
     "bin-temperature": "ccts",
     "class-loss": "sctl+ts",
     "top-label-map": "ts+top",

@@ -1,4 +1,4 @@
-"""A class without fit rows keeps its accuracy to a point of what a temperature leaves it, whatever the method."""
+"""Classes without fit rows: methods keep their accuracy, and `auto` limits them by the number of expected labels."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def accuracy_of(method, gone, weights=False):
     logits, labels = network(5000, 0)
     fresh, truth = network(40000, 1)
     absent, here = np.isin(truth, gone), ~np.isin(labels, gone)
-    fitted = cal.get(method)
+    fitted = cal.AutoCalibrator(absent="keep") if method == "auto" else cal.get(method)
     if weights:
         fitted.fit(logits, labels, sample_weight=here.astype(float))
     else:
@@ -37,20 +37,68 @@ def test_absent_classes_keep_their_accuracy(method, gone):
     assert accuracy_of(method, gone) >= accuracy_of("ts", gone) - 0.01
 
 
-def test_options_that_are_never_right_are_told_from_classes_that_were_left_out():
-    """A little of every row is an option; errors like those of other classes are a class."""
+def chance_rows(n, seed):
+    """Random fit rows of twenty classes, some of which are absent by chance, and other rows."""
+    rng = np.random.default_rng(seed)
+    labels = rng.choice(20, n + 4000, p=rng.dirichlet(np.ones(20)))
+    logits = 2.0 * (rng.normal(size=(n + 4000, 20)) + 3.0 * np.eye(20)[labels])
+    return (logits[:n], labels[:n]), (logits[n:], labels[n:])
+
+
+@pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
+@pytest.mark.parametrize("n", [20, 60, 200])
+def test_classes_absent_by_chance_cost_at_most_one_percent(n):
+    losses = np.zeros(2)
+    for seed in range(4):
+        (logits, labels), (fresh, truth) = chance_rows(n, seed)
+        for place, absent in enumerate((None, "keep")):
+            fitted = cal.AutoCalibrator(absent=absent).fit(logits, labels)
+            losses[place] += cal.metrics.nll(fitted.predict_proba(fresh), truth)
+    assert losses[0] <= 1.01 * losses[1]
+
+
+@pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
+def test_options_that_are_never_right_lose_their_probability_as_rows_increase():
     logits, labels = network(4000, 0)
-    here = labels < 8
-    left_out = cal.get("svs+classes").fit(logits[here], labels[here])
-    np.testing.assert_array_equal(left_out.absent_, np.arange(TEN) >= 8)
-    fresh, truth = network(4000, 1)
-    late = truth >= 8
-    predicted = left_out.predict(fresh)
-    np.testing.assert_array_equal(predicted[late] == truth[late], fresh[late].argmax(axis=1) == truth[late])
     logits[:, 8:] = np.log(0.2) + np.log(np.exp(logits[:, :8]).sum(axis=1, keepdims=True))
-    options = cal.get("svs+classes").fit(logits[here], labels[here])
-    assert not options.absent_.any()
-    assert options.predict_proba(logits[here])[:, 8:].mean() < 0.01
+    here = labels < 8
+    logits, labels, means = logits[here], labels[here], []
+    for n in (30, 300, 3000):
+        fitted = cal.AutoCalibrator(candidates=["ts"]).fit(logits[:n], labels[:n])
+        means.append(fitted.predict_proba(logits)[:, 8:].mean())
+        expected = fitted.temperature_.predict_proba(logits[:n]).sum(axis=0)
+        np.testing.assert_allclose(fitted.factors_[8:], 1 / np.maximum(1, expected[8:] - 1), rtol=1e-6)
+    assert means[0] > 3 * means[1] > 9 * means[2]
+
+
+@pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
+def test_the_caller_decides_about_absent_classes():
+    logits, labels = network(1500, 0)
+    here = ~np.isin(labels, (3, 7))
+    logits, labels = logits[here], labels[here]
+    never = cal.AutoCalibrator(absent="never").fit(logits, labels)
+    ruled_out = never.predict_proba(logits)[:, [3, 7]]
+    np.testing.assert_allclose(ruled_out, np.exp(never.log_floor_), rtol=1e-6)
+    keep = cal.AutoCalibrator(absent="keep").fit(logits, labels)
+    expected = keep.temperature_.predict_proba(logits)[:, [3, 7]]
+    np.testing.assert_allclose(keep.predict_proba(logits)[:, [3, 7]], expected, rtol=1e-6)
+    known = cal.Predictions(logits=logits, labels=labels).like(absent="never")
+    np.testing.assert_array_equal(cal.AutoCalibrator().fit(known).predict_proba(logits), never.predict_proba(logits))
+    with pytest.raises(cal.InputError, match="absent must be"):
+        cal.AutoCalibrator(absent="drop").fit(logits, labels)
+
+
+@pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_rows_of_one_class_give_finite_probabilities_and_a_warning(n_classes):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(40, n_classes))
+    with pytest.warns(FitWarning, match=f"{n_classes - 1} of {n_classes} classes have no fit rows"):
+        fitted = cal.AutoCalibrator().fit(logits, np.zeros(40, dtype=int))
+    probabilities = fitted.predict_proba(rng.normal(size=(100, n_classes)))
+    assert (probabilities > 1e-6).all()
+    with pytest.warns(FitWarning, match="all 40 fit rows are wrong"):
+        cal.AutoCalibrator().fit(logits, logits.argmin(axis=1))
 
 
 @pytest.mark.parametrize("method", ["vs", "cts", "auto"])
@@ -79,23 +127,25 @@ def test_absent_classes_are_named(method):
         cal.get(method).fit(logits[here], labels[here])
 
 
+@pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
+@pytest.mark.parametrize("absent", [None, "keep", "never"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_kept_classes_keep_the_predictions_that_the_method_keeps(dtype):
+def test_no_prediction_changes_if_predictions_are_kept(dtype, absent):
     logits, labels = network(1500, 0)
     here = ~np.isin(labels, (3, 7))
-    fitted = cal.get("vs+keep+classes").fit(logits[here], labels[here])
+    fitted = cal.AutoCalibrator(keep_predictions=True, absent=absent).fit(logits[here], labels[here])
     assert fitted.keeps_prediction
     fresh = network(20000, 1)[0].astype(dtype)
     fresh[::2] = np.round(fresh[::2])  # ties and near ties
     np.testing.assert_array_equal(fitted.predict(fresh), fresh.argmax(axis=1))
 
 
-def test_an_average_that_keeps_absent_classes_is_saved_and_exported(tmp_path):
+def test_an_average_that_limits_absent_classes_is_saved_and_exported(tmp_path):
     ort = pytest.importorskip("onnxruntime")
     logits, labels = network(1500, 0)
     here = ~np.isin(labels, (3, 7))
     fitted = cal.AutoCalibrator().fit(logits[here], labels[here])
-    assert isinstance(fitted.calibrator_, cal.KeptClasses)
+    assert (fitted.factors_[[3, 7]] < 1).all()
     expected = fitted.predict_proba(logits)
     cal.save(fitted, tmp_path / "cal.safetensors")
     np.testing.assert_array_equal(cal.load(tmp_path / "cal.safetensors").predict_proba(logits), expected)

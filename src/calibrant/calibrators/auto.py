@@ -11,17 +11,17 @@ import numpy as np
 from sklearn.base import clone
 
 from calibrant.calibrators.base import Calibrator, Identity
-from calibrant.calibrators.kept_classes import KeptClasses
 from calibrant.calibrators.label_shift import LabelShift
-from calibrant.calibrators.learned import INNER, RECORD
+from calibrant.calibrators import maps
+from calibrant.calibrators.learned import INNER, RECORD, Learned
 from calibrant.calibrators.pool import PRIOR_ROWS, LinearPool, pool_rows, pool_weights
-from calibrant.calibrators.posterior_temperature import PosteriorTemperatureScaling
+from calibrant.calibrators.posterior_temperature import PosteriorTemperatureScaling, temperature_mixture
 from calibrant.calibrators.registry import get
 from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.core import progress
 from calibrant.core.arrays import Array
-from calibrant.core.errors import FitWarning, InputError
-from calibrant.core.rows import Rows, two_columns
+from calibrant.core.errors import FitWarning, InputError, warn_user
+from calibrant.core.rows import Rows, two_columns, warn_of_selection
 from calibrant.core.softmax import softmax
 from calibrant.kernels.rows import scan
 from calibrant.metrics.record import facts, sign
@@ -46,6 +46,9 @@ MIN_WEIGHT = 0.01
 
 FEWEST_ROWS = 10
 """With fewer rows the predictions stay unchanged."""
+
+ABSENT = (None, "keep", "never")
+"""How probabilities of classes without fit rows are limited: by the expected number of labels, not at all, or to 0."""
 
 NOISE = 2.0
 """Standard errors by which held-out accuracy may fall before a method that changes predictions is refused."""
@@ -88,6 +91,11 @@ class AutoCalibrator(
     the fewest parameters. The error is that of the paired difference over the rows, which is far smaller than that of
     either figure, so that a real improvement is not given away.
 
+    A class without fit rows gets the probability of `PosteriorTemperatureScaling`, multiplied by 1/max(1, m − 1), where m
+    is the sum of that probability over the fit rows: the number of labels of the class that a calibrated model would have
+    expected. The other classes share the rest. A class that few rows lack by chance keeps its probability; an option that
+    is never right loses it as the rows increase. For two classes the factor is 1.
+
     On two columns the answer is that of the binary problem with the score z₁ − z₀.
 
     Parameters
@@ -109,6 +117,9 @@ class AutoCalibrator(
     average : bool or None
         Average the candidates (True) or pick one (False); None averages the default ones. With another criterion than
         "nll" one is picked.
+    absent : None, "keep" or "never"
+        Classes without fit rows: "keep" replaces their factor by 1, "never" gives them the probability of a zero,
+        exp(`log_floor_`). Not used with `target_prior`. Predictions may know the setting (`Predictions.absent`).
     weights_are : {"rows", "counts"}
         "rows" rescales the weights in L so that they sum to the number of rows: weights of a survey are no copies.
         "counts" uses them unchanged: a weight of 2 stands for two rows.
@@ -135,6 +146,12 @@ class AutoCalibrator(
 
     learns = {
         "calibrator_": INNER,
+        "temperature_": INNER._replace(optional=True),
+        "absent_": Learned(("K",), 0.0, 1.0, free=False, optional=True),
+        "factors_": Learned(("K",), 0.0, 1.0, free=False, optional=True),
+        "least_": Learned((), 0.0, 1.0, free=False, optional=True),
+        "expected_": RECORD,
+        "absent_setting_": RECORD,
         "chosen_": RECORD,
         "scores_": RECORD,
         "standard_errors_": RECORD,
@@ -151,6 +168,7 @@ class AutoCalibrator(
         keep_predictions: bool = False,
         target_prior: Any = None,
         average: bool | None = None,
+        absent: str | None = None,
         weights_are: str = "rows",
         seed: int = 0,
     ) -> None:
@@ -160,6 +178,7 @@ class AutoCalibrator(
         self.keep_predictions = keep_predictions
         self.target_prior = target_prior
         self.average = average
+        self.absent = absent
         self.weights_are = weights_are
         self.seed = seed
 
@@ -167,6 +186,10 @@ class AutoCalibrator(
         self.calibrator_: Any
         if self.weights_are not in {"rows", "counts"}:
             raise InputError(f"weights_are must be 'rows' or 'counts', got {self.weights_are!r}")
+        if self.absent not in ABSENT:
+            raise InputError(f"absent must be None, 'keep' or 'never', got {self.absent!r}")
+        for name in ("temperature_", "absent_", "factors_", "least_"):  # of an earlier fit
+            self.__dict__.pop(name, None)
         if rows.n_classes == 2:
             rows = replace(rows, logits=two_columns(rows.logits[:, 1] - rows.logits[:, 0]))
         shift = None
@@ -188,6 +211,8 @@ class AutoCalibrator(
                 trials[name] = self._try(clone(candidate), data)
             except Exception as error:
                 self.failures_[name] = " ".join(str(error).split()) or type(error).__name__
+        if is_enough and not data.right[rows.mass() > 0].any():
+            warn_user(f"all {rows.n} fit rows are wrong: if they were selected so, they do not represent other rows")
         if not trials:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in self.failures_.items())
             raise InputError(f"none of the {len(candidates)} candidates could be fitted: {reasons}")
@@ -197,7 +222,9 @@ class AutoCalibrator(
             weights, shares = self._weigh_evidence(trials, data, weights)
         self._choose(trials, data, weights)
         if not is_enough:
-            self.reason_ = f"{n_rows:.6g} rows: predictions unchanged; {FEWEST_ROWS} rows or more are needed to calibrate."
+            self.reason_ = (
+                f"{n_rows:.6g} rows: predictions unchanged; {FEWEST_ROWS} rows or more are needed to calibrate."
+            )
         elif shares:
             self.reason_ = f"{n_rows:,.6g} rows: {shares}. {self.reason_}"
         if is_enough and self.keep_predictions and self.candidates is None and shift is None:
@@ -207,11 +234,59 @@ class AutoCalibrator(
         if shift is not None:
             shift.calibrator, shift.calibrator_ = clone(self.calibrator_), self.calibrator_
             self.calibrator_ = shift
-        elif is_enough and 1 < len(rows.present()) < rows.n_classes:
-            self.calibrator_ = KeptClasses.around(self.calibrator_, rows)
+        elif is_enough:
+            self._limit_absent(rows)
+
+    def _limit_absent(self, rows: Rows) -> None:
+        """Learn the factors of the classes without fit rows."""
+        absent = rows.class_weight() == 0
+        if not absent.any():
+            return
+        counted = rows.with_weights(rows.mass() * (self._n_rows(rows) / rows.total_weight))
+        self.temperature_ = PosteriorTemperatureScaling().fit_rows(counted)
+        self.expected_ = counted.mass() @ softmax(self.temperature_._calibrated(rows.logits.astype(np.float64)))
+        self.absent_, self.factors_ = absent.astype(np.float64), np.ones(rows.n_classes)
+        self.absent_setting_ = self.absent or rows.absent or ("keep" if rows.n_classes == 2 else "")
+        self.least_ = float(np.exp(rows.log_floor)) if self.absent_setting_ == "never" else 0.0
+        if self.absent_setting_ == "never":
+            self.factors_[absent] = 0.0
+        elif not self.absent_setting_:
+            self.factors_[absent] = 1 / np.maximum(1.0, self.expected_[absent] - 1)
+
+    def _warn_of_selection(self, rows: Rows) -> None:
+        if not hasattr(self, "factors_"):
+            return super()._warn_of_selection(rows)
+        warn_of_selection(rows, by_class=False)
+        absent = np.flatnonzero(self.absent_)
+        shown, more = absent[:5], ", …" * (len(absent) > 5)
+        classes, expected, factors = (
+            ", ".join(f"{one:.3g}" for one in values) + more
+            for values in (shown, self.expected_[shown], self.factors_[shown])
+        )
+        effect = {
+            "": f"their probabilities are multiplied by {factors}. Use absent='keep' if the rows were selected by class, "
+            "absent='never' if these classes are never right",
+            "keep": "their probabilities are those of a temperature (absent='keep')",
+            "never": "they are ruled out (absent='never')",
+        }
+        warn_user(
+            f"{len(absent)} of {rows.n_classes} classes have no fit rows ({classes}), where {expected} labels were "
+            f"expected: {effect[self.absent_setting_]}"
+        )
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
-        return self.calibrator_._map(xp, logits, learned.calibrator_)
+        answer = self.calibrator_._map(xp, logits, learned.calibrator_)
+        if not hasattr(learned, "factors_"):
+            return answer
+        plain = xp.exp(temperature_mixture(xp, logits, learned.temperature_))
+        shares = xp.maximum(plain * learned.factors_, learned.least_ + xp.zeros_like(plain)) * learned.absent_
+        rest = xp.at_least(1.0 - xp.sum(shares, axis=1, keepdims=True), 1e-300)
+        present = xp.where(learned.absent_ > 0, xp.full_like(plain, -xp.inf), maps.wide(xp, answer))
+        limited = xp.where(
+            learned.absent_ > 0, maps.log_probabilities(xp, shares), xp.log_softmax_of_rows(present) + xp.log(rest)
+        )
+        limited = maps.like(xp, limited, logits)
+        return xp.keep_prediction(limited, maps.prediction(xp, logits)) if self.keeps_prediction else limited
 
     def _try(self, candidate: Any, data: _Data) -> _Trial:
         """Fit a candidate to all rows, and score its held-out answers."""
@@ -310,7 +385,7 @@ class AutoCalibrator(
         )
 
     def _transform(self, logits: Array) -> Array:
-        return self.calibrator_._transform(logits)
+        return super()._transform(logits) if hasattr(self, "factors_") else self.calibrator_._transform(logits)
 
     def _candidates(self, n_classes: int) -> dict[str, Any]:
         given = self.candidates

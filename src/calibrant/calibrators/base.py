@@ -184,10 +184,14 @@ class Calibrator(TransformerMixin, BaseEstimator):
             self.fit_rows(ready(self, rows))
             check_declared(self)
             rows.settle()
-            warn_of_selection(rows, by_class=scales_classes(self))
+            self._warn_of_selection(rows)
             self._keep_floor(rows.log_floor)
             self.n_rows_, self.fingerprint_ = rows.n, name or rows.fingerprint() or None
         return self
+
+    def _warn_of_selection(self, rows: Rows) -> None:
+        """Warn of rows that seem to be selected, and of classes without fit rows if their numbers were learned."""
+        warn_of_selection(rows, by_class=scales_classes(self))
 
     def _group_numbers(self, groups: Any, n_rows: int) -> Array | None:
         """The number of each row's group, for methods that take groups."""

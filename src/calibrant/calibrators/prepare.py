@@ -84,6 +84,7 @@ def prepared(  # noqa: PLR0917
         rows = array_rows(calibrator, predictions.logits, predictions.labels, predictions.weights, own)
         if not predictions.spread:
             count_evidence(rows)
+        rows.absent = predictions.absent
         if calibrator.takes_groups and groups is None:
             groups = dict(predictions.groups or ())
             if not groups:
@@ -98,6 +99,7 @@ def prepared(  # noqa: PLR0917
         rows = file_rows(predictions, running)
         if not predictions.spread:
             count_evidence(rows)
+        rows.absent = predictions.absent
         rows.clusters = None if rows.clusters is None else identifiers(rows.clusters, rows.n, "clusters")[0]
         calibrator.__dict__.pop("feature_names_in_", None)  # of an earlier fit
         # a fit that ranks or splits rows sees arrays: maps of files, not memory

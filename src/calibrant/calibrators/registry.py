@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from calibrant.calibrators.ensemble_temperature import EnsembleTemperatureScaling as EnsembleTemperatureScaling
     from calibrant.calibrators.group import GroupCalibrator as GroupCalibrator
     from calibrant.calibrators.isotonic import IsotonicCalibration as IsotonicCalibration, VennAbers as VennAbers
-    from calibrant.calibrators.kept_classes import KeptClasses as KeptClasses
     from calibrant.calibrators.label_shift import LabelShift as LabelShift
     from calibrant.calibrators.logistic import (
         BetaCalibration as BetaCalibration,
@@ -137,7 +136,6 @@ SUFFIXES: dict[str, Method] = {
     "+top": _method("second_stage.TopLabelMap"),
     "+shape": _method("second_stage.ShapeScaling"),
     "+keep": _method("second_stage.KeptPrediction"),
-    "+classes": _method("kept_classes.KeptClasses"),
     "+shift": _method("label_shift.LabelShift"),
     "+group": _method("group.GroupCalibrator"),
     "+multi": _method("multicalibration.Multicalibration"),

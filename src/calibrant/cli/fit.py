@@ -30,6 +30,7 @@ def fit(
     output: str,
     parameters: list[str] | None = None,
     keep_predictions: bool = False,
+    absent: str | None = None,
     said: Fields,
     groups: str | None = None,
     engine: str = "local",
@@ -54,6 +55,10 @@ def fit(
         calibrator: Any = task_method(method, predictions.task, predictions.n_classes)
         if keep_predictions and "keep_predictions" in calibrator.get_params(deep=False):
             given["keep_predictions"] = True  # of a choice; any other method keeps them or cannot, which its fit shows
+        if absent is not None:
+            if "absent" not in calibrator.get_params(deep=False):
+                raise InputError(f"--absent is an option of --method auto, not of {method}")
+            given["absent"] = absent
         try:
             calibrator.set_params(**given)
             if groups and not calibrator.takes_groups:

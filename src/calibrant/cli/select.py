@@ -22,6 +22,7 @@ def select(
     cv: int = 5,
     cluster: str | None = None,
     keep_predictions: bool = False,
+    absent: str | None = None,
     seed: Seed = 0,
     said: Fields,
     as_json: bool = False,
@@ -42,14 +43,14 @@ def select(
         )
     predictions = predictions.expanded()
     names = None if candidates is None else [name.strip() for name in candidates.split(",") if name.strip()]
-    chooser = cal.AutoCalibrator(names, criterion, cv=cv, keep_predictions=keep_predictions, seed=seed)
+    chooser = cal.AutoCalibrator(names, criterion, cv=cv, keep_predictions=keep_predictions, absent=absent, seed=seed)
     with errors.said() as heard, progress_bar(as_json):
         chooser.fit(predictions)
     few = evaluate_evidence(predictions)[0].shortage
     chosen, scores, failures, inner = chooser.chosen_, chooser.scores_, chooser.failures_, chooser.calibrator_
     cal.save(
-        # of one score per row some methods are fitted on two columns, which only the chooser makes of it
-        inner if inner.task_ == chooser.task_ else chooser,
+        # only the chooser makes two columns of one score per row, and limits classes without fit rows
+        inner if inner.task_ == chooser.task_ and not hasattr(chooser, "factors_") else chooser,
         output,
         class_names=predictions.class_names,
         kind=predictions.kind,

@@ -38,6 +38,7 @@ HELP = {
     "resamples": "Bootstrap resamples behind the intervals; a comparison pairs them.",
     "seed": "Seed of everything that is drawn.",
     "keep_predictions": "Only methods that never change the predicted class.",
+    "absent": "Classes without fit rows: keep, or never if they are never right.",
     "engine": "Where passes run: local, dask, or the address of a scheduler (tcp://…).",
     "skip_bad_parts": "Leave out parts of a folder or pattern that cannot be read; they are reported.",
     "false_alarm_rate": "Largest chance of ever raising a false alarm.",

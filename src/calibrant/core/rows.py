@@ -90,6 +90,7 @@ class Rows:
     blocks : where scores are that are not in memory
     settled : whether every value was looked at, and zeros have a value
     every_class : whether a map of single classes learns that those without rows are never true
+    absent : what the data know of classes without labels: None, "keep" or "never"
     rows_per_weight : number of rows that a weight of 1 stands for as evidence; user weights sum to the number of rows
     """
 
@@ -102,6 +103,7 @@ class Rows:
     blocks: Blocks | None = None
     settled: bool = True
     every_class: bool = False
+    absent: str | None = None
     rows_per_weight: float = 1.0
     _log_floor: float | None = None
 

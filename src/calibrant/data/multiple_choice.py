@@ -20,6 +20,7 @@ def multiple_choice(
     groups: Any = None,
     clusters: Any = None,
     class_names: Sequence[str] | None = None,
+    absent: str | None = None,
 ) -> Predictions:
     """Predictions over the options of each question: p_j ∝ exp(log-likelihood of option j).
 
@@ -34,6 +35,7 @@ def multiple_choice(
     lengths : of the same shape, above 0; needed for normalise="length"
     normalise : {"none", "length"}
     groups, clusters, class_names : as in `Predictions`
+    absent : None, or "never" if options that no question has as its right one, such as "none of these", cannot be right
 
     Examples
     --------
@@ -62,7 +64,8 @@ def multiple_choice(
         if not (sizes[real] > 0).all():
             raise InputError(f"lengths must be above 0, got {sizes[real].min():g}")
         scores = scores / np.where(real, sizes, 1.0)
-    return Predictions(logits=scores, labels=given, groups=groups, clusters=clusters, class_names=class_names)
+    made = Predictions(logits=scores, labels=given, groups=groups, clusters=clusters, class_names=class_names)
+    return made.like(absent=absent)
 
 
 def _matrix(values: Any, name: str) -> tuple[Array, Array]:

@@ -100,6 +100,9 @@ class Predictions:
         Do the clusters only count the images of this file?
     dense : tuple of (tuple of int, int), optional
         Of dense scores whose places are all rows: the shape of the places, and the axis of the classes.
+    absent : "keep", "never" or None
+        What is known of classes without labels, as the parameter of `AutoCalibrator`: options of multiple choice that
+        cannot be right are "never".
     spread : bool
         Are these rows made from label shares, which are fractions of rows by design?
 
@@ -130,6 +133,7 @@ class Predictions:
     local_clusters: bool = False
     dense: tuple[tuple[int, ...], int] | None = None
     spread: bool = False
+    absent: str | None = None
     score_columns: tuple[str, ...] = ()
     _labels: Array | None = None
     _checked: bool = False

@@ -138,7 +138,8 @@ def compare(
     measured = chosen_metrics(metrics, seen.task, compared=True, criterion=criterion)
     grouping = None if by is None else make_grouping(by, seen.n)
     groups = (None, None) if by is None or test.task == "multilabel" else common_groups(val, by)
-    chosen = resolve_methods(methods, val.task, val.n_classes, grouped=groups[0] is not None, weights_are=weights_are)
+    settings = {"weights_are": weights_are, "absent": val.absent}
+    chosen = resolve_methods(methods, val.task, val.n_classes, grouped=groups[0] is not None, settings=settings)
     drawn = draw(seen.n, resamples, seed, clusters)
     shared: Json = {"weights": seen.weights, "clusters": clusters, "n_bins": n_bins}
     mapped = val.kind == "logits" and val.source.whole() is not None
@@ -304,7 +305,7 @@ def divided(
 
 
 def resolve_methods(
-    methods: Methods, task: str, n_classes: int, *, grouped: bool = False, weights_are: str = "rows"
+    methods: Methods, task: str, n_classes: int, *, grouped: bool = False, settings: Json | None = None
 ) -> Json:
     """Names and unfitted calibrators; a calibrator that cannot even be built stands as its exception."""
     if isinstance(methods, Mapping):
@@ -321,7 +322,9 @@ def resolve_methods(
         if isinstance(method, str):
             try:
                 made = chosen[method] = task_method(method, task, n_classes)
-                made.set_params(**{name: weights_are for name in made.get_params() if name.endswith("weights_are")})
+                # those of its parameters, or of a calibrator inside, that the data or the comparison decide
+                known = {name: name.rpartition("__")[2] for name in made.get_params()}
+                made.set_params(**{name: settings[last] for name, last in known.items() if last in (settings or ())})
             except InputError:
                 raise  # a misspelt name is the caller's mistake, not a method that failed
             except Exception as error:

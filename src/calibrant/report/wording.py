@@ -125,7 +125,6 @@ STEPS = {
     "+top": ", then a map of the top confidence",
     "+shape": ", then shape scaling",
     "+keep": ", predictions kept",
-    "+classes": ", absent classes kept",
     "+shift": ", corrected for label shift",
     "+group": ", fitted per group",
     "+multi": ", multicalibrated over groups",
