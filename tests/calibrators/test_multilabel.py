@@ -74,7 +74,7 @@ def test_labels_that_need_no_map_are_hardly_changed():
 
 def test_fewer_than_ten_rows_change_nothing():
     (scores, labels), (fresh, _) = problem(8, 3)
-    with pytest.warns(FitWarning, match="predictions unchanged; 10 rows"):
+    with pytest.warns(FitWarning, match="predictions unchanged; calibration needs 10"):
         fitted = MultilabelCalibrator().fit(scores, labels)
     np.testing.assert_allclose(fitted.transform(fresh), fresh, atol=1e-12)
 

@@ -81,20 +81,20 @@ class AutoCalibrator(
     a prior of a quarter of a row for each candidate; see `LinearPool`.
 
     Few rows determine little. The average of the candidates is therefore averaged with no calibration and with
-    `PosteriorTemperatureScaling`, with weights proportional to π·exp(L/2): π is 3 : 2 : 1 for no calibration, temperature
-    and candidates; L is the log-likelihood of the rows without calibration, the log evidence of the temperature, and
-    −n times the held-out log loss of the candidates. From some hundred rows on the candidates usually have all the
-    weight. With fewer than 10 rows the predictions stay unchanged.
+    `PosteriorTemperatureScaling`, with weights proportional to π·exp(L/2): π is 3 : 2 : 1 for no calibration,
+    temperature and candidates; L is the log-likelihood of the rows without calibration, the log evidence of the
+    temperature, and −n times the held-out log loss of the candidates. From some hundred rows on the candidates usually
+    have all the weight. With fewer than 10 rows the predictions stay unchanged.
 
     Candidates of your own, and those judged by another criterion than NLL, are picked from by the one-standard-error
     rule (Breiman et al. 1984, §3.4.3): of all whose criterion is within one standard error of the lowest, the one with
     the fewest parameters. The error is that of the paired difference over the rows, which is far smaller than that of
     either figure, so that a real improvement is not given away.
 
-    A class without fit rows gets the probability of `PosteriorTemperatureScaling`, multiplied by 1/max(1, m − 1), where m
-    is the sum of that probability over the fit rows: the number of labels of the class that a calibrated model would have
-    expected. The other classes share the rest. A class that few rows lack by chance keeps its probability; an option that
-    is never right loses it as the rows increase. For two classes the factor is 1.
+    A class without fit rows gets the probability of `PosteriorTemperatureScaling`, multiplied by 1/max(1, m − 1), where
+    m is the sum of that probability over the fit rows: the number of labels of the class that a calibrated model would
+    have expected. The other classes share the rest. A class that few rows lack by chance keeps its probability; an
+    option that is never right loses it as the rows increase. For two classes the factor is 1.
 
     On two columns the answer is that of the binary problem with the score z₁ − z₀.
 
@@ -184,58 +184,64 @@ class AutoCalibrator(
 
     def _fit(self, rows: Rows) -> None:
         self.calibrator_: Any
-        if self.weights_are not in {"rows", "counts"}:
-            raise InputError(f"weights_are must be 'rows' or 'counts', got {self.weights_are!r}")
-        if self.absent not in ABSENT:
-            raise InputError(f"absent must be None, 'keep' or 'never', got {self.absent!r}")
-        for name in ("temperature_", "absent_", "factors_", "least_"):  # of an earlier fit
-            self.__dict__.pop(name, None)
+        self._check_options()
         if rows.n_classes == 2:
             rows = replace(rows, logits=two_columns(rows.logits[:, 1] - rows.logits[:, 0]))
         shift = None
         if self.target_prior is not None:
             shift = LabelShift(Identity(), self.target_prior).fit_rows(rows)
             rows = shift.corrected(rows)
-        candidates = self._candidates(rows.n_classes)
-        self._metric()
         rows = replace(rows, every_class=shift is None)
         data = _Data(rows, self._folds(rows), rows.logits.argmax(axis=1) == rows.labels)
-        self.failures_: dict[str, str] = {}
-        trials: dict[str, _Trial] = {}
         n_rows = self._n_rows(rows)
         is_enough = not self._averages_by_evidence or n_rows >= FEWEST_ROWS
-        if not is_enough:
-            candidates = {"none": Identity()}
-        for name, candidate in progress.each("cross-validating", candidates):
-            try:
-                trials[name] = self._try(clone(candidate), data)
-            except Exception as error:
-                self.failures_[name] = " ".join(str(error).split()) or type(error).__name__
-        if is_enough and not data.right[rows.mass() > 0].any():
-            warn_user(f"all {rows.n} fit rows are wrong: if they were selected so, they do not represent other rows")
-        if not trials:
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in self.failures_.items())
-            raise InputError(f"none of the {len(candidates)} candidates could be fitted: {reasons}")
-        weights = self._candidate_weights(trials, data) or {self._simplest(trials, data): 1.0}
-        shares = ""
+        trials = self._fit_trials(self._candidates(rows.n_classes) if is_enough else {"none": Identity()}, data)
+        weights, shares = self._candidate_weights(trials, data) or {self._simplest(trials, data): 1.0}, ""
         if self._averages_by_evidence and is_enough:
             weights, shares = self._weigh_evidence(trials, data, weights)
         self._choose(trials, data, weights)
         if not is_enough:
-            self.reason_ = (
-                f"{n_rows:.6g} rows: predictions unchanged; {FEWEST_ROWS} rows or more are needed to calibrate."
-            )
-        elif shares:
+            self.reason_ = f"{n_rows:.6g} rows: predictions unchanged; calibration needs {FEWEST_ROWS} rows or more."
+            return
+        if shares:
             self.reason_ = f"{n_rows:,.6g} rows: {shares}. {self.reason_}"
-        if is_enough and self.keep_predictions and self.candidates is None and shift is None:
+        if self.keep_predictions and self.candidates is None and shift is None:
             self.reason_ += self._price(trials[self.chosen_], data)
         for message in trials[self.chosen_].said:
             warnings.warn(message, stacklevel=4)
         if shift is not None:
             shift.calibrator, shift.calibrator_ = clone(self.calibrator_), self.calibrator_
             self.calibrator_ = shift
-        elif is_enough:
+        else:
             self._limit_absent(rows)
+
+    def _check_options(self) -> None:
+        """Raise InputError at a bad parameter, and forget an earlier fit."""
+        self._metric()
+        if self.weights_are not in {"rows", "counts"}:
+            raise InputError(f"weights_are must be 'rows' or 'counts', got {self.weights_are!r}")
+        if self.absent not in ABSENT:
+            raise InputError(f"absent must be None, 'keep' or 'never', got {self.absent!r}")
+        for name in ("temperature_", "absent_", "factors_", "least_"):
+            self.__dict__.pop(name, None)
+
+    def _fit_trials(self, candidates: dict[str, Any], data: _Data) -> dict[str, _Trial]:
+        """The candidates that could be fitted."""
+        if not data.right[data.rows.mass() > 0].any():
+            warn_user(
+                f"all {data.rows.n} fit rows are wrong: if they were selected so, they do not represent other rows"
+            )
+        self.failures_: dict[str, str] = {}
+        trials: dict[str, _Trial] = {}
+        for name, candidate in progress.each("cross-validating", candidates):
+            try:
+                trials[name] = self._try(clone(candidate), data)
+            except Exception as error:
+                self.failures_[name] = " ".join(str(error).split()) or type(error).__name__
+        if not trials:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in self.failures_.items())
+            raise InputError(f"none of the {len(candidates)} candidates could be fitted: {reasons}")
+        return trials
 
     def _limit_absent(self, rows: Rows) -> None:
         """Learn the factors of the classes without fit rows."""

@@ -62,8 +62,8 @@ class MultilabelCalibrator(Calibrator):
     a few positives gets nearly the pooled map, a frequent one nearly its own.
 
     With "auto" the parameters of each label are averaged with those of the pooled map and of no calibration. As in
-    `AutoCalibrator`, their weights are proportional to π·exp(L/2), with π = 3 : 2 : 1 for no calibration, pooled and own
-    map, and L the held-out log-likelihood of the label. With fewer than 10 rows the predictions stay unchanged.
+    `AutoCalibrator`, their weights are proportional to π·exp(L/2), with π = 3 : 2 : 1 for no calibration, pooled and
+    own map, and L the held-out log-likelihood of the label. With fewer than 10 rows the predictions stay unchanged.
 
     Any other method for one score (isotonic, spline, histogram binning, Venn-Abers, …) can be named instead. Such a map
     has no parameters to shrink: each label gets its own, and a label with fewer than 20 rows of either value the map of
@@ -227,7 +227,7 @@ class MultilabelCalibrator(Calibrator):
             own = fit_labels(train, pooled, float(self.strength_), self.coef_, tolerance=1e-3)
             losses += [test.losses(points) for points in (unchanged, np.tile(pooled.centre, (len(own), 1)), own)]
         if scale * rows.total_weight < FEWEST_ROWS:
-            warn_user(f"{rows.n} rows: predictions unchanged; {FEWEST_ROWS} rows or more are needed to calibrate")
+            warn_user(f"{rows.n} rows: predictions unchanged; calibration needs {FEWEST_ROWS} rows or more")
             losses[1:] = np.inf
         self.weights_ = evidence_weights(-scale * losses).T
         self.coef_ = np.einsum("lm,mld->ld", self.weights_, maps)

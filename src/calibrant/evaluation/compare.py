@@ -138,8 +138,7 @@ def compare(
     measured = chosen_metrics(metrics, seen.task, compared=True, criterion=criterion)
     grouping = None if by is None else make_grouping(by, seen.n)
     groups = (None, None) if by is None or test.task == "multilabel" else common_groups(val, by)
-    settings = {"weights_are": weights_are, "absent": val.absent}
-    chosen = resolve_methods(methods, val.task, val.n_classes, grouped=groups[0] is not None, settings=settings)
+    chosen = resolve_methods(methods, val.task, val.n_classes, groups[0] is not None, weights_are, val.absent)
     drawn = draw(seen.n, resamples, seed, clusters)
     shared: Json = {"weights": seen.weights, "clusters": clusters, "n_bins": n_bins}
     mapped = val.kind == "logits" and val.source.whole() is not None
@@ -304,8 +303,8 @@ def divided(
     return val, test, f"split at random, seed {seed}"
 
 
-def resolve_methods(
-    methods: Methods, task: str, n_classes: int, *, grouped: bool = False, settings: Json | None = None
+def resolve_methods(  # noqa: PLR0917
+    methods: Methods, task: str, n_classes: int, grouped: bool = False, weights_are: str = "rows", absent: Any = None
 ) -> Json:
     """Names and unfitted calibrators; a calibrator that cannot even be built stands as its exception."""
     if isinstance(methods, Mapping):
@@ -318,13 +317,14 @@ def resolve_methods(
     if len(methods) == 0:
         raise InputError(f"methods is empty: name at least one of {', '.join(task_names(task))}")
     chosen: Json = {}
+    settings = {"weights_are": weights_are, "absent": absent}
     for method in methods:
         if isinstance(method, str):
             try:
                 made = chosen[method] = task_method(method, task, n_classes)
                 # those of its parameters, or of a calibrator inside, that the data or the comparison decide
                 known = {name: name.rpartition("__")[2] for name in made.get_params()}
-                made.set_params(**{name: settings[last] for name, last in known.items() if last in (settings or ())})
+                made.set_params(**{name: settings[last] for name, last in known.items() if last in settings})
             except InputError:
                 raise  # a misspelt name is the caller's mistake, not a method that failed
             except Exception as error:
