@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.base import clone
 
+from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, Identity
 from calibrant.calibrators.label_shift import LabelShift
-from calibrant.calibrators import maps
 from calibrant.calibrators.learned import INNER, RECORD, Learned
 from calibrant.calibrators.pool import PRIOR_ROWS, LinearPool, pool_rows, pool_weights
 from calibrant.calibrators.posterior_temperature import PosteriorTemperatureScaling, temperature_mixture
@@ -270,7 +270,7 @@ class AutoCalibrator(
             for values in (shown, self.expected_[shown], self.factors_[shown])
         )
         effect = {
-            "": f"their probabilities are multiplied by {factors}. Use absent='keep' if the rows were selected by class, "
+            "": f"their probabilities are multiplied by {factors}. Use absent='keep' if the rows were selected, "
             "absent='never' if these classes are never right",
             "keep": "their probabilities are those of a temperature (absent='keep')",
             "never": "they are ruled out (absent='never')",
