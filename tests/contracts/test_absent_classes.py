@@ -67,7 +67,7 @@ def test_options_that_are_never_right_lose_their_probability_as_rows_increase():
         fitted = cal.AutoCalibrator(candidates=["ts"]).fit(logits[:n], labels[:n])
         means.append(fitted.predict_proba(logits)[:, 8:].mean())
         expected = fitted.temperature_.predict_proba(logits[:n]).sum(axis=0)
-        np.testing.assert_allclose(fitted.factors_[8:], 1 / np.maximum(1, expected[8:] - 1), rtol=1e-6)
+        np.testing.assert_allclose(fitted.factors_[8:], 1 / np.maximum(1, 3 * (expected[8:] - 2)), rtol=1e-6)
     assert means[0] > 3 * means[1] > 9 * means[2]
 
 

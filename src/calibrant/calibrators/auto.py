@@ -91,8 +91,8 @@ class AutoCalibrator(
     the fewest parameters. The error is that of the paired difference over the rows, which is far smaller than that of
     either figure, so that a real improvement is not given away.
 
-    A class without fit rows gets the probability of `PosteriorTemperatureScaling`, multiplied by 1/max(1, m − 1), where
-    m is the sum of that probability over the fit rows: the number of labels of the class that a calibrated model would
+    A class without fit rows gets the probability of `PosteriorTemperatureScaling`, multiplied by 1/max(1, 3·(m − 2)),
+    where m is the sum of that probability over the fit rows: the number of labels of the class that a calibrated model would
     have expected. The other classes share the rest. A class that few rows lack by chance keeps its probability; an
     option that is never right loses it as the rows increase. For two classes the factor is 1.
 
@@ -257,7 +257,7 @@ class AutoCalibrator(
         if self.absent_setting_ == "never":
             self.factors_[absent] = 0.0
         elif not self.absent_setting_:
-            self.factors_[absent] = 1 / np.maximum(1.0, self.expected_[absent] - 1)
+            self.factors_[absent] = 1 / np.maximum(1.0, 3 * (self.expected_[absent] - 2))
 
     def _warn_of_selection(self, rows: Rows) -> None:
         if not hasattr(self, "factors_"):
