@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,12 +16,20 @@ from calibrant import (
     ClassLossScaling,
     ClassTemperatureScaling,
     EnsembleTemperatureScaling,
+    FitWarning,
     InputError,
     ShapeScaling,
     TemperatureScaling,
     VectorScaling,
 )
-from calibrant.calibrators.class_loss import choose_shape, class_weights, normalise_losses
+from calibrant.calibrators.class_loss import (
+    MAX_REFITS,
+    TOLERANCE,
+    FixedPoint,
+    choose_shape,
+    class_weights,
+    normalise_losses,
+)
 from calibrant.core.softmax import log_softmax
 
 losses = arrays(np.float64, st.integers(2, 12), elements=st.floats(0.01, 5.0).map(lambda x: round(x, 6)), unique=True)
@@ -232,3 +242,83 @@ def test_without_bounds_equation_6_is_lower_and_leaves_them():
     fitted = ClassLossScaling(TemperatureScaling(), bounded=False).fit(logits, labels)
     assert not 1.5 <= fitted.beta_ <= 2
     assert np.isfinite(fitted.calibrator_.temperature_)
+
+
+def similar_classes(n=3000, seed=0):
+    """Six classes whose losses differ only by chance, in float32: the weights react steeply to the losses."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 6, n)
+    return (3 * (rng.normal(size=(n, 6)) + 2 * np.eye(6)[labels])).astype(np.float32), labels
+
+
+@pytest.mark.parametrize("normalization", ["normal", "centered_minmax", "minmax"])
+@pytest.mark.parametrize("inner", ["ts", "ets", "cts-nll", "vs"])
+def test_steep_class_weights_converge_whatever_the_last_bit(inner, normalization):
+    logits, labels = similar_classes()
+    neighbors = np.nextafter(
+        logits, np.random.default_rng(1).choice([-np.inf, np.inf], logits.shape).astype(np.float32)
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FitWarning)
+        one, other = (ClassLossScaling(calibrant.get(inner), normalization).fit(x, labels) for x in (logits, neighbors))
+    np.testing.assert_allclose(one.class_weights_, other.class_weights_, atol=1e-4)
+    np.testing.assert_allclose(one.predict_proba(logits), other.predict_proba(logits), atol=1e-5)
+
+
+@pytest.mark.parametrize("detached", [False, True])
+def test_focal_fits_of_two_classes_reach_the_minimum(detached):
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        labels = rng.integers(0, 2, 200)
+        logits = 3 * (rng.normal(size=(200, 2)) + np.eye(2)[labels])
+
+        def value(log_temperature, logits=logits, labels=labels):
+            loss = -log_softmax(logits / np.exp(log_temperature))[np.arange(200), labels]
+            p = np.exp(-loss)
+            # the integral of (1−p)^3 over −log p, or the focal loss
+            detached_loss = loss + 3 * (p - 1) - 1.5 * (p**2 - 1) + (p**3 - 1) / 3
+            return float((detached_loss if detached else (1 - p) ** 3 * loss).mean())
+
+        best = minimize_scalar(value, bounds=(-1, 4), method="bounded", options={"xatol": 1e-9}).x
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FitWarning)
+            fitted = ClassLossScaling(TemperatureScaling(), loss="focal_detached" if detached else "focal")
+            fitted.fit(logits, labels)
+        assert np.log(fitted.calibrator_.temperature_) == pytest.approx(best, abs=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["focal", "focal_detached"])
+@pytest.mark.parametrize("inner", ["ets", "cts-nll", "vs"])
+def test_focal_fits_are_refits_under_their_weights(inner, loss):
+    logits, labels = uneven()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FitWarning)
+        fitted = ClassLossScaling(calibrant.get(inner), loss=loss).fit(logits, labels)
+    log_p = log_softmax(fitted.transform(logits))[np.arange(len(labels)), labels]
+    p = np.exp(log_p)
+    weights = (1 - p) ** 3 - (3 * p * (1 - p) ** 2 * log_p if loss == "focal" else 0.0)
+    again = calibrant.get(inner).fit(logits, labels, sample_weight=weights / weights.mean())
+    np.testing.assert_allclose(again.predict_proba(logits), fitted.predict_proba(logits), atol=1e-6)
+
+
+@given(st.integers(0, 10_000), st.integers(2, 12), st.floats(-1.0, 2.0))
+def test_the_search_finds_fixed_points_of_steep_decreasing_maps(seed, size, magnitude):
+    rng = np.random.default_rng(seed)
+    root = rng.normal(size=(size, size))
+    slope, offset = root @ root.T / size * 10**magnitude, rng.normal(size=size)
+    search, point = FixedPoint(20), np.zeros(size)
+    for _ in range(MAX_REFITS):
+        image = 0.75 * np.tanh(offset - slope @ point)
+        if np.abs(image - point).max() <= TOLERANCE:
+            break
+        point = search.propose_point(point, image)
+    assert np.abs(image - point).max() <= TOLERANCE
+
+
+def test_weights_without_a_fixed_point_raise_a_warning():
+    """Without bounds a class may lose all weight; the map without its column is another one, so the losses jump."""
+    logits, labels = similar_classes(4000)
+    weights = np.random.default_rng(1).uniform(0.5, 2, len(labels))
+    scaling = ClassLossScaling(ClassTemperatureScaling(objective="nll"), bounded=False)
+    with pytest.warns(FitWarning, match="the weights still change by"):
+        scaling.fit(logits, labels, sample_weight=weights)

@@ -53,6 +53,9 @@ CLASS_PAIRS, ROW_PAIRS = 20, 1
 Row weights have more entries than the calibrator has parameters: only the last step predicts how a residual changes.
 """
 
+VISIBLE_CHANGE = 1e-5
+"""Smallest change of a weight per refit that raises a warning; the rounding of steep refits may reach about 1e-6."""
+
 SMALLEST_RADIUS = 1e-12
 """Longest step at which the search ends: the residual jumps, so that there is no fixed point to find."""
 
@@ -202,6 +205,7 @@ class ClassLossScaling(
             lambda losses: class_weights(losses, self.normalization, self.alpha_, self.beta_, smallest),
             after,
             FixedPoint(CLASS_PAIRS),
+            (-0.5 * abs(self.beta_), 0.5 * abs(self.beta_)),
         )
 
     def _fit_focal(self, rows: Rows) -> None:
@@ -217,7 +221,11 @@ class ClassLossScaling(
 
         losses = refit(np.ones(rows.n), None)
         self._find_fixed_point(
-            refit, lambda losses: counted * focal_weights(losses, detached=detached), losses, FixedPoint(ROW_PAIRS)
+            refit,
+            lambda losses: counted * focal_weights(losses, detached=detached),
+            losses,
+            FixedPoint(ROW_PAIRS),
+            (0.0, np.inf),
         )
 
     def _find_fixed_point(
@@ -226,6 +234,7 @@ class ClassLossScaling(
         weigh: Callable[[Array], Array],
         losses: Array,
         search: FixedPoint,
+        bounds: tuple[float, float],
     ) -> None:
         """Search for the weights that the losses of a refit under them lead to.
 
@@ -234,6 +243,7 @@ class ClassLossScaling(
         refit : (weights, previous fit) → losses of the fit under these weights.
         weigh : losses → weights.
         losses : start of the search.
+        bounds : range of the weights.
         """
         weights = weigh(losses)
         for number in range(MAX_REFITS):
@@ -241,13 +251,14 @@ class ClassLossScaling(
             change = float(np.abs(target - weights).max())
             if change <= TOLERANCE:
                 return
-            weights = search.propose_point(weights, target)
+            weights = np.clip(search.propose_point(weights, target), *bounds)
             if search.radius <= SMALLEST_RADIUS:
                 break
             step("weights", number + 1, None, f"change {change:.1e}")
         weights = search.point
         change = float(np.abs(weigh(refit(weights, self.calibrator_)) - weights).max())
-        warnings.warn(f"the weights still change by {change:.1e} per refit", FitWarning, stacklevel=5)
+        if change > VISIBLE_CHANGE:
+            warnings.warn(f"the weights still change by {change:.1e} per refit", FitWarning, stacklevel=5)
 
     def _refit(self, rows: Rows, weighted: Rows, previous: Calibrator | None = None) -> None:
         fresh = clone(self.calibrator)
@@ -390,6 +401,7 @@ class FixedPoint:
     def __init__(self, n_pairs: int) -> None:
         self.n_pairs = n_pairs
         self.pairs: list[tuple[Array, Array]] = []
+        self.point = self.residual = np.empty(0)
         self.size = self.radius = np.inf
         self.mixing = 1.0
 
