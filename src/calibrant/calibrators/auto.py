@@ -93,8 +93,8 @@ class AutoCalibrator(
 
     A class without fit rows gets the probability of `PosteriorTemperatureScaling`, multiplied by 1/max(1, 3·(m − 2)),
     where m is the sum of that probability over the fit rows: the number of labels of the class that a calibrated model
-    would have expected. The other classes share the rest. A class that few rows lack by chance keeps its probability; an
-    option that is never right loses it as the rows increase. For two classes the factor is 1.
+    would have expected. The other classes share the rest. A class that few rows lack by chance keeps its probability;
+    an option that is never right loses it as the rows increase. For two classes the factor is 1.
 
     On two columns the answer is that of the binary problem with the score z₁ − z₀.
 

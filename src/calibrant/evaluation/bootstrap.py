@@ -95,7 +95,8 @@ class Resamples(NamedTuple):
 
         Processors sum the terms of a matrix product in different orders. In float32 this changes the seventh digit.
         """
-        for block in row_blocks(*self.counts.shape, MAX_BLOCK_COUNTS):
+        n_resamples, n_units = self.counts.shape
+        for block in row_blocks(n_resamples, n_units, MAX_BLOCK_COUNTS):
             yield self.counts[block].astype(np.float64)
 
     def mean_draws(self, columns: Array, mass: Array) -> Array:
