@@ -47,8 +47,8 @@ MIN_WEIGHT = 0.01
 FEWEST_ROWS = 10
 """With fewer rows the predictions stay unchanged."""
 
-ABSENT = (None, "keep", "never")
-"""How probabilities of classes without fit rows are limited: by the expected number of labels, not at all, or to 0."""
+OPTIONS = {"weights_are": ("rows", "counts"), "absent": (None, "keep", "never")}
+"""Values of parameters that take one of a few."""
 
 NOISE = 2.0
 """Standard errors by which held-out accuracy may fall before a method that changes predictions is refused."""
@@ -147,8 +147,7 @@ class AutoCalibrator(
     learns = {
         "calibrator_": INNER,
         "temperature_": INNER._replace(optional=True),
-        "absent_": Learned(("K",), 0.0, 1.0, free=False, optional=True),
-        "factors_": Learned(("K",), 0.0, 1.0, free=False, optional=True),
+        "factors_": Learned(("K",), -1.0, 1.0, free=False, optional=True),
         "least_": Learned((), 0.0, 1.0, free=False, optional=True),
         "expected_": RECORD,
         "absent_setting_": RECORD,
@@ -218,11 +217,10 @@ class AutoCalibrator(
     def _check_options(self) -> None:
         """Raise InputError at a bad parameter, and forget an earlier fit."""
         self._metric()
-        if self.weights_are not in {"rows", "counts"}:
-            raise InputError(f"weights_are must be 'rows' or 'counts', got {self.weights_are!r}")
-        if self.absent not in ABSENT:
-            raise InputError(f"absent must be None, 'keep' or 'never', got {self.absent!r}")
-        for name in ("temperature_", "absent_", "factors_", "least_"):
+        for name, values in OPTIONS.items():
+            if getattr(self, name) not in values:
+                raise InputError(f"{name} must be one of {values}, got {getattr(self, name)!r}")
+        for name in ("temperature_", "factors_", "least_"):
             self.__dict__.pop(name, None)
 
     def _fit_trials(self, candidates: dict[str, Any], data: _Data) -> dict[str, _Trial]:
@@ -248,50 +246,44 @@ class AutoCalibrator(
         absent = rows.class_weight() == 0
         if not absent.any():
             return
-        counted = rows.with_weights(rows.mass() * (self._n_rows(rows) / rows.total_weight))
-        self.temperature_ = PosteriorTemperatureScaling().fit_rows(counted)
-        self.expected_ = counted.mass() @ softmax(self.temperature_._calibrated(rows.logits.astype(np.float64)))
-        self.absent_, self.factors_ = absent.astype(np.float64), np.ones(rows.n_classes)
-        self.absent_setting_ = self.absent or rows.absent or ("keep" if rows.n_classes == 2 else "")
-        self.least_ = float(np.exp(rows.log_floor)) if self.absent_setting_ == "never" else 0.0
-        if self.absent_setting_ == "never":
-            self.factors_[absent] = 0.0
-        elif not self.absent_setting_:
-            self.factors_[absent] = 1 / np.maximum(1.0, 3 * (self.expected_[absent] - 2))
+        rows = self._as_evidence(rows)
+        self.temperature_ = PosteriorTemperatureScaling().fit_rows(rows)
+        self.expected_ = rows.mass() @ softmax(self.temperature_._calibrated(rows.logits.astype(np.float64)))
+        setting = self.absent or rows.absent or ("keep" if rows.n_classes == 2 else "expected")
+        factors = {"keep": 1.0, "never": 0.0, "expected": 1 / np.maximum(1.0, 3 * (self.expected_ - 2))}[setting]
+        # −1 stands for a class that has fit rows
+        self.factors_, self.absent_setting_ = np.where(absent, factors, -1.0), setting
+        self.least_ = float(np.exp(rows.log_floor)) if setting == "never" else 0.0
 
     def _warn_of_selection(self, rows: Rows) -> None:
-        if not hasattr(self, "factors_"):
+        if not self.limits_absent:
             return super()._warn_of_selection(rows)
         warn_of_selection(rows, by_class=False)
-        absent = np.flatnonzero(self.absent_)
-        shown, more = absent[:5], ", …" * (len(absent) > 5)
-        classes, expected, factors = (
-            ", ".join(f"{one:.3g}" for one in values) + more
-            for values in (shown, self.expected_[shown], self.factors_[shown])
-        )
-        effect = {
-            "": f"their probabilities are multiplied by {factors}. Use absent='keep' if the rows were selected, "
-            "absent='never' if these classes are never right",
-            "keep": "their probabilities are those of a temperature (absent='keep')",
-            "never": "they are ruled out (absent='never')",
-        }
+        absent = np.flatnonzero(self.factors_ >= 0)
+        listed = [", ".join(f"{one:.3g}" for one in values[absent[:5]]) for values in (self.expected_, self.factors_)]
         warn_user(
-            f"{len(absent)} of {rows.n_classes} classes have no fit rows ({classes}), where {expected} labels were "
-            f"expected: {effect[self.absent_setting_]}"
+            f"{len(absent)} of {rows.n_classes} classes have no fit rows ({', '.join(map(str, absent[:5]))}"
+            f"{', …' * (len(absent) > 5)}), where {listed[0]} labels were expected: their probabilities are multiplied by "
+            f"{listed[1]} (absent={self.absent_setting_!r}). Use absent='keep' if the rows were selected by class, "
+            "absent='never' if these classes are never right"
         )
+
+    @property
+    def limits_absent(self) -> bool:
+        """Whether the fit has classes without rows."""
+        return "factors_" in vars(self)
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         answer = self.calibrator_._map(xp, logits, learned.calibrator_)
-        if not hasattr(learned, "factors_"):
+        if not self.limits_absent:
             return answer
         plain = xp.exp(temperature_mixture(xp, logits, learned.temperature_))
-        shares = xp.maximum(plain * learned.factors_, learned.least_ + xp.zeros_like(plain)) * learned.absent_
-        rest = xp.at_least(1.0 - xp.sum(shares, axis=1, keepdims=True), 1e-300)
-        present = xp.where(learned.absent_ > 0, xp.full_like(plain, -xp.inf), maps.wide(xp, answer))
-        limited = xp.where(
-            learned.absent_ > 0, maps.log_probabilities(xp, shares), xp.log_softmax_of_rows(present) + xp.log(rest)
-        )
-        limited = maps.like(xp, limited, logits)
+        absent = learned.factors_ >= 0
+        zero = xp.zeros_like(plain)
+        shares = xp.where(absent, xp.maximum(plain * learned.factors_, zero + learned.least_), zero)
+        rest = xp.log(xp.at_least(1.0 - xp.sum(shares, axis=1, keepdims=True), 1e-300))
+        present = xp.log_softmax_of_rows(xp.where(absent, zero - xp.inf, maps.wide(xp, answer)))
+        limited = maps.like(xp, xp.where(absent, maps.log_probabilities(xp, shares), present + rest), logits)
         return xp.keep_prediction(limited, maps.prediction(xp, logits)) if self.keeps_prediction else limited
 
     def _try(self, candidate: Any, data: _Data) -> _Trial:
@@ -331,6 +323,11 @@ class AutoCalibrator(
         """Number of rows that count."""
         return rows.total_weight * (1.0 if self.weights_are == "counts" else rows.rows_per_weight)
 
+    def _as_evidence(self, rows: Rows) -> Rows:
+        """The rows with weights that sum to the number of rows that count."""
+        scale = self._n_rows(rows) / rows.total_weight
+        return rows if scale == 1 else rows.with_weights(scale * rows.mass())
+
     def _weigh_evidence(
         self, trials: dict[str, _Trial], data: _Data, weights: dict[str, float]
     ) -> tuple[dict[str, float], str]:
@@ -338,29 +335,27 @@ class AutoCalibrator(
 
         The description is empty if the candidates have all the weight. The other two join the trials if they have some.
         """
-        rows, (name, rich) = data.rows, self._average_trials(trials, data, weights)
-        n_rows = self._n_rows(rows)
-        if rows.weights is not None:
-            rows = rows.with_weights(rows.weights * (n_rows / rows.total_weight))
+        rows, (name, rich) = self._as_evidence(data.rows), self._average_trials(trials, data, weights)
         plain = trials.get("none") or self._judge(Identity().fit_rows(rows), rows.logits, data, [])
-        posterior = PosteriorTemperatureScaling().fit_rows(rows)
+        posterior, n_rows = PosteriorTemperatureScaling().fit_rows(rows), rows.total_weight
         evidence = np.array([-n_rows * plain.mean, posterior.log_evidence_, -n_rows * rich.mean])
-        shares = drop_small(evidence_weights(evidence))
+        shares = drop_small(evidence_weights(evidence)).tolist()
         if shares[2] == 1:
             return weights, ""
-        trials.setdefault("none", plain)
-        found = {one: float(shares[2]) * weight for one, weight in weights.items()}
-        found["none"] = float(shares[0]) + found.get("none", 0.0)
+        trials["none"], found = plain, {one: shares[2] * weight for one, weight in weights.items()}
+        found["none"] = shares[0] + found.get("none", 0.0)
         if shares[1]:
             trials["ts-bayes"] = self._try(PosteriorTemperatureScaling(), data._replace(rows=rows))
-            found["ts-bayes"] = float(shares[1])
+            found["ts-bayes"] = shares[1]
         near = np.exp(posterior.weights_ @ np.log(posterior.temperatures_))
         candidates = f"average of {len(weights)} methods" if len(weights) > 1 else name
-        named = zip(shares, ("unchanged", f"temperature near {near:.2g}", candidates), strict=True)
-        parts = [f"{words} ({share:.2f})" for share, words in sorted(named, key=lambda pair: -pair[0]) if share]
-        mostly = "mostly " if 0.5 <= shares.max() < 1 else ""
+        named = sorted(
+            zip(shares, ("unchanged", f"temperature near {near:.2g}", candidates), strict=True), reverse=True
+        )
+        parts = ", ".join(f"{words} ({share:.2f})" for share, words in named if share)
         kept = drop_small(np.array(list(found.values()))).tolist()
-        return {one: weight for one, weight in zip(found, kept, strict=True) if weight}, mostly + ", ".join(parts)
+        found = {one: weight for one, weight in zip(found, kept, strict=True) if weight}
+        return found, "mostly " * (0.5 <= max(shares) < 1) + parts
 
     def _average_trials(self, trials: dict[str, _Trial], data: _Data, weights: dict[str, float]) -> tuple[str, _Trial]:
         """The weighted average of some trials, with its name."""
@@ -391,7 +386,7 @@ class AutoCalibrator(
         )
 
     def _transform(self, logits: Array) -> Array:
-        return super()._transform(logits) if hasattr(self, "factors_") else self.calibrator_._transform(logits)
+        return super()._transform(logits) if self.limits_absent else self.calibrator_._transform(logits)
 
     def _candidates(self, n_classes: int) -> dict[str, Any]:
         given = self.candidates

@@ -215,8 +215,6 @@ class MultilabelCalibrator(Calibrator):
 
     def _average_by_evidence(self, rows: Rows) -> None:
         """Average the map of each label with no calibration and the pooled map."""
-        if self.weights_are not in {"rows", "counts"}:
-            raise InputError(f"weights_are must be 'rows' or 'counts', got {self.weights_are!r}")
         scale = 1.0 if self.weights_are == "counts" else rows.rows_per_weight
         value = self.range_[0] if self.family_ == "quad" else 0.0
         unchanged = np.tile([*IDENTITY[self.family_], value], (rows.n_classes, 1))

@@ -50,7 +50,7 @@ def select(
     chosen, scores, failures, inner = chooser.chosen_, chooser.scores_, chooser.failures_, chooser.calibrator_
     cal.save(
         # only the chooser makes two columns of one score per row, and limits classes without fit rows
-        inner if inner.task_ == chooser.task_ and not hasattr(chooser, "factors_") else chooser,
+        inner if inner.task_ == chooser.task_ and not chooser.limits_absent else chooser,
         output,
         class_names=predictions.class_names,
         kind=predictions.kind,

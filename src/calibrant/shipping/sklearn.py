@@ -210,6 +210,8 @@ class CalibratedClassifier(CalibratedClassifierCV):
             known = MANY_CLASSES if len(self.classes_) > 2 else {}
             name, parameters = known.get(resolve(calibrator), (calibrator, {}))
             calibrator = get(name, **parameters)
+            if "weights_are" in calibrator.get_params(deep=False):  # weights of scikit-learn are copies
+                calibrator.set_params(weights_are="counts")
         return clone(calibrator).fit(_scores(logits), labels, sample_weight=weights)
 
 
