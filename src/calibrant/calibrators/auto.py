@@ -263,8 +263,8 @@ class AutoCalibrator(
         listed = [", ".join(f"{one:.3g}" for one in values[absent[:5]]) for values in (self.expected_, self.factors_)]
         warn_user(
             f"{len(absent)} of {rows.n_classes} classes have no fit rows ({', '.join(map(str, absent[:5]))}"
-            f"{', …' * (len(absent) > 5)}), where {listed[0]} labels were expected: their probabilities are multiplied by "
-            f"{listed[1]} (absent={self.absent_setting_!r}). Use absent='keep' if the rows were selected by class, "
+            f"{', …' * (len(absent) > 5)}), where {listed[0]} labels were expected: their probabilities are multiplied "
+            f"by {listed[1]} (absent={self.absent_setting_!r}). Use absent='keep' if the rows were selected by class, "
             "absent='never' if these classes are never right"
         )
 
