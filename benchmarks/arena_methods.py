@@ -90,7 +90,12 @@ def scikit_learn(method: str) -> Fit:
                 return features.argmax(axis=1)
 
         scores = FrozenEstimator(Scores().fit(probabilities, labels))
-        fitted = CalibratedClassifierCV(scores, method=method).fit(probabilities, labels)
+        rows, row_weights = probabilities, np.ones(len(labels))
+        if method == "temperature":  # it fails on absent classes: each gets a row with weight 0
+            absent = np.setdiff1d(np.arange(probabilities.shape[1]), labels)
+            rows = np.concatenate([rows, np.full((len(absent), rows.shape[1]), 1 / rows.shape[1], rows.dtype)])
+            labels, row_weights = np.concatenate([labels, absent]), np.append(row_weights, np.zeros(len(absent)))
+        fitted = CalibratedClassifierCV(scores, method=method).fit(rows, labels, sample_weight=row_weights)
 
         def predict(test: np.ndarray) -> np.ndarray:
             answer = np.zeros(test.shape)
