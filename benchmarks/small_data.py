@@ -13,6 +13,9 @@ times the uncalibrated one or at most 0.01 nats above it. A failed fit counts as
 `--cache` appends one JSON line per fit; a later run computes only missing fits and those of the methods in `--redo`.
 `--old` runs `auto` of another checkout in a subprocess; its results are cached next to the others. Peers that are not
 installed are left out.
+
+`--multilabel` fits `MultilabelCalibrator` to random rows of the ECG file instead, and prints the mean log loss over
+labels and the share of labels whose log loss is more than 1% above the uncalibrated one.
 """
 
 from __future__ import annotations
@@ -23,13 +26,14 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from arena import answer, row_losses
+from arena import SMALLEST, answer, row_losses
 from arena_cases import FAMILIES, Case, cases, few_rows
 from arena_methods import Fit, ours, probmetrics, scikit_learn
 
@@ -51,6 +55,7 @@ BOUND_RATIO, BOUND_NATS = 1.2, 0.01
 """Where all fit rows are right, the log loss stays within one of these bounds in 95% of draws."""
 
 ALL_RIGHT_SIZES = range(10, 101)
+MULTILABEL_FILE, MULTILABEL_SIZES = "external/multilabel_ptbxl_xresnet.npz", (50, 100, 300, 1000)
 LIMIT_SECONDS = 60
 
 Key = tuple[str, int, int, str]
@@ -204,18 +209,54 @@ def format_failures(results: dict[Key, dict[str, Any]], methods: list[str]) -> l
     return lines
 
 
+def label_losses(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Mean log loss of each label (L,)."""
+    own = np.where(labels == 1, probabilities, 1.0 - probabilities)
+    return -np.log(np.clip(own, SMALLEST, 1.0)).mean(axis=0)
+
+
+def format_multilabel_table(options: argparse.Namespace) -> list[str]:
+    """One row per number of fit rows: `MultilabelCalibrator` on the ECG file."""
+    from scipy.special import logit
+
+    from calibrant import MultilabelCalibrator
+
+    with np.load(options.data / MULTILABEL_FILE) as data:
+        fit, test = (data[f"{part}_probabilities"].astype(np.float64) for part in ("val", "test"))
+        fit_labels, test_labels = data["val_labels"], data["test_labels"]
+    before = label_losses(test, test_labels)
+    lines = ["| n | `none` | `MultilabelCalibrator` | labels harmed |", "| --- | ---: | ---: | ---: |"]
+    for n_rows in MULTILABEL_SIZES:
+        after = []
+        for draw in range(options.draws):
+            chosen = np.random.default_rng([draw, 23]).permutation(len(fit))[:n_rows]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                fitted = MultilabelCalibrator().fit(logit(fit[chosen]), fit_labels[chosen])
+            after.append(label_losses(fitted.predict_proba(logit(test)), test_labels))
+        harmed = np.mean(np.array(after) > HARM_RATIO * before)
+        lines.append(f"| {n_rows:,} | {before.mean():.5f} | {np.mean(after):.5f} | {100 * harmed:.1f}% |")
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     families = [name for name in FAMILIES if name != "ptbxl"]
     parser.add_argument("--data", type=Path, required=True, help="folder with zoo, external, tabular, chestxray14")
-    parser.add_argument("--cache", type=Path, required=True, help="JSON lines, one per fit; read and appended")
+    parser.add_argument("--cache", type=Path, help="JSON lines, one per fit; read and appended")
     parser.add_argument("--families", nargs="+", default=families, choices=list(FAMILIES))
     parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES), help="numbers of fit rows; 0: all rows")
     parser.add_argument("--draws", type=int, default=2, help="random draws of each size")
     parser.add_argument("--methods", nargs="+", default=list(METHODS), help="short names, and peers as in the tables")
     parser.add_argument("--redo", nargs="+", default=[], metavar="METHOD", help="methods to compute again")
     parser.add_argument("--old", type=Path, help="another checkout; its auto is added to the tables")
+    parser.add_argument("--multilabel", action="store_true", help="measure MultilabelCalibrator on the ECG file")
     options = parser.parse_args()
+    if options.multilabel:
+        print("\n".join(format_multilabel_table(options)))
+        return
+    if options.cache is None:
+        parser.error("--cache is required without --multilabel")
     options.methods = [name for name in dict.fromkeys(["none", *options.methods]) if is_installed(name)]
     results = run_fits(options)
     methods = list(options.methods)
