@@ -121,8 +121,8 @@ class Precision(PlainData):
     Attributes
     ----------
     n, unit : number of independent units; "rows" or "clusters".
-    half_width : 1.96 standard errors; NaN if no unit has the decisive outcome, because the losses of such units are then
-        missing from the standard error.
+    half_width : 1.96 standard errors; NaN if no unit has the decisive outcome, because the losses of such units are
+        then missing from the standard error.
     highest_share : without such a unit, the end of the exact 95% interval of its share; else NaN.
     text : one sentence.
     """
