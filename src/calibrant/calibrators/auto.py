@@ -339,7 +339,7 @@ class AutoCalibrator(
         plain = trials.get("none") or self._judge(Identity().fit_rows(rows), rows.logits, data, [])
         posterior, n_rows = PosteriorTemperatureScaling().fit_rows(rows), rows.total_weight
         evidence = np.array([-n_rows * plain.mean, posterior.log_evidence_, -n_rows * rich.mean])
-        shares = drop_small(evidence_weights(evidence)).tolist()
+        shares = drop_small(softmax(EVIDENCE_FACTOR * evidence + np.log(EVIDENCE_PRIOR))).tolist()
         if shares[2] == 1:
             return weights, ""
         trials["none"], found = plain, {one: shares[2] * weight for one, weight in weights.items()}
@@ -543,11 +543,6 @@ def _standard_error(difference: Array, weights: Array | None) -> float:
     mean = np.average(difference, weights=mass)
     variance = np.average((difference - mean) ** 2, weights=mass)
     return float(np.sqrt(variance / max(count - 1, 1e-12)))
-
-
-def evidence_weights(evidence: Array) -> Array:
-    """Weights of no calibration, a simple map and a rich map from the log evidence of each (3, …)."""
-    return softmax(EVIDENCE_FACTOR * evidence.T + np.log(EVIDENCE_PRIOR)).T
 
 
 def drop_small(weights: Array) -> Array:

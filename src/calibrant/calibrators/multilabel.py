@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.base import clone
 
-from calibrant.calibrators.auto import FEWEST_ROWS, evidence_weights
+from calibrant.calibrators.auto import EVIDENCE_FACTOR, FEWEST_ROWS
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import INNERS, RECORD, Learned
 from calibrant.calibrators.logistic import beta_features, slope_features, stacked
@@ -26,7 +26,7 @@ from calibrant.calibrators.solvers.folds import FOLDS, content_folds, divided
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError, warn_user
 from calibrant.core.rows import Rows
-from calibrant.core.softmax import sigmoid, softplus
+from calibrant.core.softmax import sigmoid, softmax, softplus
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.logistic import Pull, batch_sums, fit_logistic, logistic_sums, newton
 
@@ -48,6 +48,12 @@ FEWEST = 20
 IDENTITY = {"platt": (1.0,), "beta": (1.0, 1.0), "quad": (1.0, 1.0)}
 """Slopes of each map that leaves the scores unchanged."""
 
+UNCHANGED_LOSS = 0.075
+"""Mean log loss of a label at which no calibration has the prior weight of the pooled map and of its map.
+
+Chosen on the calibration part of PTB-XL.
+"""
+
 POOLED_ENTRIES = 200_000
 """Scores that the map of all labels is made of; with more, labels are taken evenly by how often they occur."""
 
@@ -62,8 +68,9 @@ class MultilabelCalibrator(Calibrator):
     a few positives gets nearly the pooled map, a frequent one nearly its own.
 
     With "auto" the parameters of each label are averaged with those of the pooled map and of no calibration. As in
-    `AutoCalibrator`, their weights are proportional to π·exp(L/2), with π = 3 : 2 : 1 for no calibration, pooled and
-    own map, and L the held-out log-likelihood of the label. With fewer than 10 rows the predictions stay unchanged.
+    `AutoCalibrator`, their weights are proportional to π·exp(L/2), where L is the held-out log-likelihood of the label;
+    π is 0.075/l : 1 : 1 for no calibration, pooled and own map, and l the mean log loss of the label before: a label of
+    small loss can gain little. With fewer than 10 rows the predictions stay unchanged.
 
     Any other method for one score (isotonic, spline, histogram binning, Venn-Abers, …) can be named instead. Such a map
     has no parameters to shrink: each label gets its own, and a label with fewer than 20 rows of either value the map of
@@ -227,7 +234,9 @@ class MultilabelCalibrator(Calibrator):
         if scale * rows.total_weight < FEWEST_ROWS:
             warn_user(f"{rows.n} rows: predictions unchanged; calibration needs {FEWEST_ROWS} rows or more")
             losses[1:] = np.inf
-        self.weights_ = evidence_weights(-scale * losses).T
+        prior = np.ones_like(losses)
+        prior[0] = UNCHANGED_LOSS * rows.total_weight / np.maximum(losses[0], 1e-300)
+        self.weights_ = softmax((np.log(prior) - EVIDENCE_FACTOR * scale * losses).T)
         self.coef_ = np.einsum("lm,mld->ld", self.weights_, maps)
 
     def _folds(self, family: str, rows: Rows) -> list[tuple[Labelled, Labelled]]:
