@@ -345,7 +345,8 @@ class AutoCalibrator(
         trials["none"], found = plain, {one: shares[2] * weight for one, weight in weights.items()}
         found["none"] = shares[0] + found.get("none", 0.0)
         if shares[1]:
-            trials["ts-bayes"] = self._try(PosteriorTemperatureScaling(), data._replace(rows=rows))
+            # one parameter: its loss on the fit rows is nearly that on held-out ones
+            trials["ts-bayes"] = self._judge(posterior, posterior._calibrated(data.rows.logits), data, [])
             found["ts-bayes"] = shares[1]
         near = np.exp(posterior.weights_ @ np.log(posterior.temperatures_))
         candidates = f"average of {len(weights)} methods" if len(weights) > 1 else name
