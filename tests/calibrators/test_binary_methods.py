@@ -345,15 +345,16 @@ def test_shifting_and_scaling_the_scores_changes_no_probability(name, seed, scal
     np.testing.assert_allclose(moved, plain, atol=1e-6)
 
 
-@given(st.integers(0, 200), st.floats(3.0, 100.0), st.floats(-300.0, 300.0))
-def test_bend_of_separable_scores_that_are_no_log_odds_is_that_of_platt(seed, scale, shift):
+@given(st.integers(0, 200), st.floats(0.01, 100.0), st.floats(10.0, 300.0), st.sampled_from([-1, 1]))
+def test_bend_of_scores_that_another_threshold_separates_is_platt_scaling(seed, scale, shift, sign):
     rng = np.random.default_rng(seed)
     scores = rng.normal(size=60)
     labels = (scores > 0.3).astype(int)
     labels[[scores.argmin(), scores.argmax()]] = 0, 1
-    moved = scale * scores + shift + 20 * np.sign(shift) * scale
-    bend, platt = (quiet(name, moved, labels).predict_proba(moved) for name in ("bend", "platt"))
-    np.testing.assert_allclose(bend, platt, atol=1e-9)
+    moved = scale * (scores + sign * shift)
+    outputs = [quiet(name, moved, labels).predict_proba(moved) for name in ("bend", "platt")]
+    np.testing.assert_allclose(*outputs, atol=1e-9)
+    np.testing.assert_allclose(outputs[0], quiet("platt", scores, labels).predict_proba(scores), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["platt", "beta", "quad", "spline", "bend"])

@@ -14,7 +14,7 @@ from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.core.arrays import Array, check_whole
 from calibrant.core.rows import Rows, score_range
 from calibrant.core.softmax import probability_log_odds
-from calibrant.kernels.logistic import batch_sums, is_separable, newton, smoothed_targets
+from calibrant.kernels.logistic import batch_sums, is_separable, newton
 
 LINEAR = (1.0, 10.0, 1e3, 1e5)
 """Penalties of the change of the slope."""
@@ -69,7 +69,8 @@ class BendScaling(BinaryCalibrator, keeps_ranking=True):
     score lets the map bend where the rows are, also where scores are saturated. The values at the knots are made
     non-decreasing, so that the order of probabilities is never reversed. Last, the probability is pooled with that of
     an isotonic regression whose steps are shrunk to it; the share of the steps, 0.2 before any row, maximises the
-    held-out likelihood. Beyond the fit data the map continues linearly.
+    held-out likelihood. Beyond the fit data the map continues linearly. Scores that a threshold other than 0 separates
+    are no log-odds: their map is that of `PlattScaling`.
 
     Parameters
     ----------
@@ -110,10 +111,9 @@ class BendScaling(BinaryCalibrator, keeps_ranking=True):
 
     def _fit_binary(self, rows: Rows) -> None:
         n_knots, n_folds = check_whole(self.n_knots, "n_knots", 2), int(min(5, max(2, rows.total_weight)))
-        ends, counts = score_range(rows), rows.class_weight()
-        losses = np.logaddexp(0.0, rows.logits * (1 - 2 * rows.labels))
-        # rows without an error show no bend; scores that are worse log-odds than Platt's map are replaced by it
-        if is_separable(ends) and rows.mass() @ losses > -counts @ np.log(np.abs([1, 0] - smoothed_targets(*counts))):
+        ends = score_range(rows)
+        if is_separable(ends) and (ends[0, 1] > 0 or ends[1, 0] < 0):
+            # rows without an error show no bend, and scores that a threshold other than 0 separates are no log-odds
             found = fit_scores("BendScaling", rows, ends, line_columns, np.array([1.0, 0.0]))
             self.knots_ = ends[:, 0].min() + np.array([0.0, 1.0])
             self.values_, self.slopes_ = np.polyval(found.point, self.knots_), np.full(2, found.point[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
@@ -22,10 +21,10 @@ from calibrant.calibrators.confidence_bins import (
 )
 from calibrant.calibrators.learned import CHANCE, EDGES, SMALL, Learned
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
-from calibrant.calibrators.solvers.temperature import temperature_grid
+from calibrant.calibrators.solvers.temperature import temperature_grid, warn_no_optimum
 from calibrant.core.arrays import Array
 from calibrant.core.bins import check_n_bins, mass_index, place, total_gap
-from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.errors import InputError
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import sigmoid
@@ -357,12 +356,7 @@ class BinTemperatureScaling(Calibrator, keeps_prediction=True, additive=True, ha
         self.edges_, bins = quantile_bins(top, rows.weights, check_n_bins(self.n_bins))
         equations = (KeptBinEquations if rows.in_memory else BinEquations)(rows, self.edges_, top, bins, gap)
         if not gap and equations.matches_accuracy[bins.filled].all():
-            warnings.warn(
-                "every row is predicted right: the NLL falls all the way to temperature 0; "
-                "each bin was fitted to a confidence just below 1 instead",
-                FitWarning,
-                stacklevel=4,
-            )
+            warn_no_optimum("all rows are predicted correctly", "each bin was fitted to a confidence just below 1")
         if self.grid is None:
             inverse = np.ones(len(bins.mass))
             if rows.n >= 64 * len(inverse):

@@ -207,11 +207,11 @@ class PathScaling(Calibrator, cross_fits=True):
     def _finish(self, rows: Rows, path: list[Penalties], weights: Array) -> None:
         start, found = self._walk(rows, path, None, last=True)
         points, solutions = zip(*found, strict=True)
-        moved = [one for one in solutions[::-1] if one is not None]
-        if moved:
-            max(moved, key=lambda one: (one.diverging, not one.converged)).report(self)
-        else:
+        # the last step has the weakest penalty; without one there is only the temperature
+        if solutions[-1] is None:
             fit_inverse_temperature(rows).warn()
+        else:
+            solutions[-1].report(self)
         self.penalties_, self.temperature_ = np.array(path), 1.0 / start.unit
         self._keep(np.average(points, axis=0, weights=weights))
 

@@ -1,6 +1,5 @@
 """Ensemble temperature scaling, and small convex problems on the simplex: weights ≥ 0 that sum to one."""
 
-import warnings
 from collections.abc import Callable
 from itertools import combinations
 
@@ -11,7 +10,7 @@ from calibrant.calibrators.learned import TEMPERATURE, Learned
 from calibrant.calibrators.maps import like, log_probabilities, prediction
 from calibrant.calibrators.solvers.temperature import fit_inverse_temperature, minimise_smooth
 from calibrant.core.arrays import Array
-from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.errors import InputError, warn_user
 from calibrant.core.rows import Rows
 from calibrant.kernels.scaling import mixture_nll, mixture_squares
 
@@ -69,7 +68,7 @@ class EnsembleTemperatureScaling(Calibrator, keeps_prediction=True, additive=Tru
             self.weights_, trace, converged = minimise_on_simplex(evaluate, np.array([1.0, 0.0, 0.0]))
             self.objective_trace_ = np.array(trace)
             if not converged:
-                warnings.warn(f"the weights did not converge in {len(trace)} steps", FitWarning, stacklevel=4)
+                warn_user(f"the weights did not converge in {len(trace)} steps")
         else:
 
             def errors(temperatures: Array) -> Array:

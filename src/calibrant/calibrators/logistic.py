@@ -250,7 +250,7 @@ def fit_scores(
     if rows.in_memory:
         columns = make(rows.logits)
         pull = pull_to(identity, Units.of(columns, rows.weights).spread ** 2, penalty) if penalty else None
-        found = fit_logistic(columns, targets[rows.labels], rows.weights, non_negative=non_negative, pull=pull)
+        found = fit_logistic(columns, targets.take(rows.labels), rows.weights, non_negative=non_negative, pull=pull)
     else:
         # scores on disk: a first pass finds the units of the columns, and each Newton step is one
         middle, *outer = make(np.array([(low + high) / 2, low, high])).T
@@ -307,7 +307,7 @@ def score_sums(  # noqa: PLR0917 (a statistic takes its parameters by position)
 
     def part(block):
         columns = units.scale(make(scores[block]))
-        return logistic_sums(columns, targets[labels[block]], None if weights is None else weights[block], point)
+        return logistic_sums(columns, targets.take(labels[block]), None if weights is None else weights[block], point)
 
     return reduce(add, map_blocks(part, _blocks(scores)))
 

@@ -495,8 +495,8 @@ def scaled_identity(scale: float, bias: Array) -> Array:
 def prior_centre(rows: Rows) -> tuple[float, Array]:
     """The scale and biases (K,) about which the weak prior holds the parameters of classes.
 
-    The scale is 1/T, and the biases are those that match the class frequencies at that scale. If offsets between the
-    classes mislead T, they are taken off first.
+    The scale is 1/T. At that scale the biases match the class frequencies as far as a prior N(0, 1) allows. If offsets
+    between the classes mislead T, they are subtracted first.
     """
     plain, shift = fit_inverse_temperature(rows), np.zeros(rows.n_classes)
     if is_misled(rows, plain):
@@ -505,7 +505,8 @@ def prior_centre(rows: Rows) -> tuple[float, Array]:
         plain = fit_inverse_temperature(rows)
     scale, bias, counts = np.full(len(shift), plain.value), np.zeros(len(shift)), rows.class_weight() + 1.0
     for _ in range(MATCHING_STEPS):
-        bias -= np.log1p(rows.total(vector_sums, scale, bias)[1][1] / counts)
+        # the bound keeps the logarithm finite; no later step needs it
+        bias -= np.log1p(np.maximum((rows.total(vector_sums, scale, bias)[1][1] + bias) / counts, -0.9))
     return plain.value, bias - plain.value * shift
 
 
@@ -529,7 +530,8 @@ class Dense:
     """A mean loss whose sums come with the whole Hessian, plus ½·(θ − centre)ᵀ·ridge·(θ − centre): few parameters.
 
     `sums(point, last)` gives the summed loss, its gradient in the shape of the point, and the Hessian over the
-    flattened point, or None for a point that may be the last.
+    flattened point, or None for a point that may be the last. `unit` times the flattened point are the parameters of
+    the weak prior.
     """
 
     sums: Callable[[Array, bool], tuple[float, Array, Array | None]]
@@ -538,10 +540,11 @@ class Dense:
     centre: Array | float = 0.0
     exact: bool = True
     forcing: float = FORCING**2
+    unit: Array | float = 1.0
 
     def with_prior(self, centre: Array) -> Dense:
         """The same under the weak prior."""
-        return replace(self, ridge=self.ridge + np.eye(centre.size) / self.total, centre=centre)
+        return replace(self, ridge=self.ridge + self.unit**2 * np.eye(centre.size) / self.total, centre=centre)
 
     def evaluate(self, point: Array, last: bool) -> tuple[float, Array, Array | None]:
         """Loss, gradient and Hessian."""
@@ -650,7 +653,7 @@ def vector_objective(rows: Any, units: Array, ridge: Array) -> Objective:
 
     whole = np.diag(np.repeat(ridge, n_classes))
     whole[:n_classes, :n_classes] -= ridge[0] / n_classes
-    return Dense(sums, rows.total_weight, whole, exact=in_wide(rows))
+    return Dense(sums, rows.total_weight, whole, exact=in_wide(rows), unit=flat)
 
 
 def newton_sums(rows: Any) -> Callable[..., tuple[float, Array, Array]]:
@@ -669,12 +672,12 @@ class _Fused:
 
     def __init__(self, rows: Any, units: Array, ridge: Array) -> None:
         self.rows, self.units, self.ridge, self.total = rows, units, ridge[:, None], rows.total_weight
-        self.weak = 0.0
+        self.weak: Array | float = 0.0
         self.centre: Array | float = 0.0
 
     def with_prior(self, centre: Array) -> _Fused:
         """The same under the weak prior."""
-        self.weak, self.centre = 1 / self.total, centre
+        self.weak, self.centre = self.units**2 / self.total, centre
         return self
 
     def evaluate(self, point: Array, last: bool) -> tuple[float, Array, Array]:
