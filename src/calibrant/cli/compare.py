@@ -66,7 +66,7 @@ def compare(
     if test is not None:
         files = [val.name, test.name]
     curves = None
-    if conditions and result.finished:
+    if conditions and result.fitted_methods:
         # ECE of the uncalibrated scores and, if there are any, of the best and the second over the severities
         two = (result.row(name) for name in (result.best, result.second) if name and name != "none")
         calibrators = {"none": None} | {row.method: row.calibrator for row in two}
@@ -109,7 +109,7 @@ def finish(
             warn((f"{where}{text}" for text in one.warnings), "WARNING" if one.shares_rows else "note")
         if report is not None:
             typer.echo(plain(f"\nreport: {report}"))
-    return not result.finished
+    return not result.fitted_methods
 
 
 def show(comparison: Comparison, sources: Sequence[str] = (), command: str = "") -> None:

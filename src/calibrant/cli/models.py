@@ -49,8 +49,8 @@ def models(
             if one.rows:
                 out.print(Text(f"\n{one.caption}", "bold"))
                 out.table(one)
-        if result.marks:
-            out.note("", result.marks)
+        if result.mark_legend:
+            out.note("", result.mark_legend)
 
     sources = [f"{name}={','.join(part.name for part in halves if part)}" for name, halves in opened.items()]
     return finish(result, result.comparisons, sources, shown, show=table, **printed)

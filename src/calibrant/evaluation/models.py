@@ -135,7 +135,7 @@ class ModelComparison(PlainData):
     @property
     def verdict(self) -> str:
         """One sentence: who has the lowest mean rank, and on how many models it is best or tied."""
-        if not self.finished:
+        if not self.fitted_methods:
             return "every method failed on every model"
         if self.best is None or self.too_few_rows:
             return f"{self.too_few_rows}: {TOO_FEW_TO_COMPARE}"
@@ -148,20 +148,20 @@ class ModelComparison(PlainData):
         )
 
     @property
-    def finished(self) -> list[str]:
+    def fitted_methods(self) -> list[str]:
         """Methods that did not fail on some model, in the order asked for."""
-        return list(dict.fromkeys(method for one in self.comparisons.values() for method in one.finished))
+        return list(dict.fromkeys(method for one in self.comparisons.values() for method in one.fitted_methods))
 
     @property
-    def reference(self) -> str:
+    def reference_method(self) -> str:
         """The method after which models are compared: the best, else the first that did not fail."""
-        return self.best or next(iter(self.finished), "")
+        return self.best or next(iter(self.fitted_methods), "")
 
     def beside(self, method: str | None = None) -> Comparison:
-        """The models as the rows of one comparison, all after one method, `reference` by default."""
+        """The models as the rows of one comparison, all after one method, `reference_method` by default."""
         if not self.pairing:
             raise InputError("the models were not compared on the same rows: there are no differences between them")
-        rows = [replace(row, method=name) for name, row in self._rows(method or self.reference).items()]
+        rows = [replace(row, method=name) for name, row in self._rows(method or self.reference_method).items()]
         first, *_ = self.comparisons.values()
         few = self.too_few_rows
         found = judged(replace(first, rows=tuple(rows), too_few_rows=few, group_changes=Figures()))
@@ -170,7 +170,7 @@ class ModelComparison(PlainData):
     @property
     def model_verdict(self) -> str:
         """One sentence: which model is best, and which are within noise of it; empty where rows are not paired."""
-        return f"models after {self.reference}: {self.beside().verdict}" if self.pairing else ""
+        return f"models after {self.reference_method}: {self.beside().verdict}" if self.pairing else ""
 
     def group_differences(self) -> dict[str, Figures]:
         """Of every model but the best: its loss minus that of the best in every group, both calibrated by `best`."""
@@ -256,7 +256,7 @@ class ModelComparison(PlainData):
             "compared": {
                 method: self.beside(method)
                 for method in self.methods
-                if self.pairing and method in ("none", self.reference)
+                if self.pairing and method in ("none", self.reference_method)
             },
             "group_differences": self.group_differences(),
         })  # fmt: skip
@@ -296,7 +296,7 @@ class ModelComparison(PlainData):
         return replace(table, caption=f"{self.sizes}. {table.caption}", intervals=intervals or table.intervals)
 
     @property
-    def marks(self) -> str:
+    def mark_legend(self) -> str:
         """The meaning of the marks in tables; empty if nothing is marked."""
         return "" if self.too_few_rows else MARKS
 
@@ -318,7 +318,9 @@ class ModelComparison(PlainData):
         return replace(table, columns={name: tables.shortened(title) for name, title in table.columns.items()})
 
     def __repr__(self) -> str:
-        return tables.text(self.short_table(), said=[self.sizes], notes=[self.marks, self.model_verdict, self.verdict])
+        return tables.text(
+            self.short_table(), said=[self.sizes], notes=[self.mark_legend, self.model_verdict, self.verdict]
+        )
 
     def _repr_html_(self) -> str:
         drawn = [

@@ -230,7 +230,7 @@ class Comparison(PlainData):
     @property
     def advice(self) -> list[str]:
         """What to ship, why, and what that changes: decisions, and groups that get worse."""
-        if self.too_few_rows and self.finished:
+        if self.too_few_rows and self.fitted_methods:
             return [f"auto {LITTLE_CHANGE}"]
         if self.best is None or self.recommended is None:
             return []
@@ -260,14 +260,14 @@ class Comparison(PlainData):
         return lines
 
     @property
-    def finished(self) -> list[str]:
+    def fitted_methods(self) -> list[str]:
         """Methods that did not fail, in the order asked for."""
         return [row.method for row in self.rows if row.error is None]
 
     @property
     def precision(self) -> Precision | None:
         """Precision of the log loss of the recommended method, or of the first one; None if it is not known."""
-        row = self.by_method.get(self.recommended or next(iter(self.finished), ""))
+        row = self.by_method.get(self.recommended or next(iter(self.fitted_methods), ""))
         if row is None or row.columns is None:
             return None
         return loss_precision(row.columns.nll, self.count_evidence(row.columns), self.weights, self.clusters)

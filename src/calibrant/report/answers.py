@@ -31,7 +31,7 @@ class Answer(NamedTuple):
 
 def answers(comparison: Comparison) -> list[Answer]:
     """The three answers of a comparison."""
-    if not comparison.finished:
+    if not comparison.fitted_methods:
         return [Answer("Is it calibrated?", "Unknown", "Every method failed; the reasons are listed below.", "open")]
     before, best = comparison.row(baseline(comparison)), comparison.row(shown_method(comparison))
     if comparison.too_few_rows:
@@ -142,7 +142,7 @@ def model_answers(table: ModelComparison) -> list[Answer]:
         said = "All of them"
     named = "; ".join(f"{name}: {one.short[:1].lower()}{one.short[1:]}" for name, one in first.items())
     found = [Answer("Are they calibrated?", said, f"{named}.", "bad" if bad else "good")]
-    if not table.finished:
+    if not table.fitted_methods:
         return [*found, Answer("What should I use?", "Unknown", "Every method failed on every model.", "open")]
     if table.best is None or table.too_few_rows:
         short = TOO_FEW if table.best is None else f"{full_name(table.best)} `{table.best}`"

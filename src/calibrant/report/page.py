@@ -86,7 +86,7 @@ def write_report(
         "compared": comparison,
         "result": comparison.to_dict(),
         "best": best,
-        "failed": not comparison.finished,
+        "failed": not comparison.fitted_methods,
         "made": next(iter(comparisons.values())),
         "raised": raised_words(*(one.table() for one in comparisons.values())),
         "usage": usage.usage(best, comparison.task, sources, command, several="" not in comparisons),

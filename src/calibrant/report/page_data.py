@@ -286,7 +286,7 @@ def _ranked(comparison: Comparison, columns: Mapping[str, str]) -> Table:
     With too few rows to compare methods they keep the order asked for.
     """
     found = {row.name: row for row in comparison.table().rows}
-    order = comparison.finished if comparison.too_few_rows else comparison.ranking(comparison.criterion)
+    order = comparison.fitted_methods if comparison.too_few_rows else comparison.ranking(comparison.criterion)
     worked = [found[name] for name in order]
     return Table("Method", columns, worked + [row for row in found.values() if row.error is not None])
 
