@@ -1,15 +1,16 @@
-"""Verdicts on claims: one rule from intervals, one rounding, Holm's correction within a paper, and their tables.
+"""Verdicts on claims: one rule for intervals, one for counts, Holm's correction within a paper, and their tables.
 
-A claim is judged by a 95% interval in the units and to the places that are printed: *holds* when both ends, so rounded,
-lie on the claimed side of the margin, *does not hold* when both lie on the other, *not decided* otherwise. What is
-counted without error is a bool.
+A claim with sampling error is judged by a 95% interval in the units and to the places that are printed. It *holds* if
+both rounded ends are on the claimed side of the margin, *does not hold* if both are on the other side, and is *not
+decided* otherwise. A count has no sampling error: the claim holds if all its values are in the claimed range. Both name
+the raw values that they are computed from, so that a reader can compute them again.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from scipy.stats import t as student
@@ -18,18 +19,25 @@ HOLDS, FAILS, OPEN = "holds", "does not hold", "not decided"
 LEVEL = 0.05
 KINDS = {
     "paper": "Claims of the paper",
-    "beyond": "What the paper does not study or say",
+    "beyond": "Not claimed by the paper",
     "ours": "Claims of ours",
 }
 """Kinds of claims and the titles of their tables."""
 
+MEASURED = "measured"
+"""Entry of a source that is stored in a file of measurements instead of with the claim."""
+
+NOT_CLAIMED = ("not studied", "not claimed", "not on this network")
+"""Beginnings of the column "paper" that mark a row as no claim of the paper."""
+
 
 @dataclass(frozen=True)
 class Evidence:
-    """A figure with its 95% interval, in printed units, and the side of the margin on which it is claimed to lie.
+    """An estimate with its 95% interval, in printed units, and the side of the margin on which it is claimed to be.
 
-    df : degrees of freedom of a Student interval; None for one from resamples.
-    cases : "4 of 7" where the figure is a mean over cases.
+    df : degrees of freedom of a Student interval; None for one from resamples
+    cases : "4 of 7" if the estimate is a mean over cases
+    source : the raw values and the kind of interval, as papers/README.md describes them
     """
 
     value: float
@@ -40,10 +48,11 @@ class Evidence:
     places: int = 2
     df: float | None = None
     cases: str = ""
+    source: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def printed(self) -> tuple[float, float, float]:
-        """Value and ends as they are printed; what rounds to zero is zero."""
+        """Value and ends as they are printed, without negative zeros."""
         value, low, high = (round(one, self.places) + 0.0 for one in (self.value, self.low, self.high))
         return value, low, high
 
@@ -60,7 +69,7 @@ class Evidence:
 
     @property
     def p(self) -> float:
-        """Two-sided p-value of "it lies at the margin", from the half of the printed interval that points there."""
+        """Two-sided p-value of "it is at the margin", from the half of the printed interval that points there."""
         value, low, high = self.printed
         gap = value - self.margin
         reach = value - low if gap > 0 else high - value
@@ -77,54 +86,74 @@ class Evidence:
         return f"{value} [{low}, {high}]" if math.isfinite(self.high - self.low) else f"{value} (one seed)"
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data: the figures as printed, which are all that a verdict reads."""
+        """Plain data: the printed numbers, which are all that a verdict reads, and their source."""
         numbers = dict(zip(("value", "low", "high"), self.printed, strict=True))
         df = None if self.df is None else round(self.df, 2)
-        kept = {key: value if math.isfinite(value) else None for key, value in numbers.items()}
+        finite = {key: value if math.isfinite(value) else None for key, value in numbers.items()}
+        source = {key: value for key, value in self.source.items() if key != MEASURED}
         about = {"side": self.side, "margin": round(self.margin, self.places), "places": self.places, "df": df}
-        return {**kept, **about, "cases": self.cases}
+        return {**finite, **about, "cases": self.cases, "source": source}
+
+
+@dataclass(frozen=True)
+class Count:
+    """Values without sampling error, by name; the claim holds if all of them are in [least, most]."""
+
+    values: Mapping[str, float]
+    least: float = -math.inf
+    most: float = math.inf
+
+    @property
+    def within(self) -> int:
+        """The number of values in the range."""
+        return sum(self.least <= value <= self.most for value in self.values.values())
+
+    @property
+    def verdict(self) -> str:
+        """Holds if all values are in the range."""
+        return HOLDS if self.within == len(self.values) else FAILS
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: the values and the range."""
+        ends = {key: end if math.isfinite(end) else None for key, end in (("least", self.least), ("most", self.most))}
+        return {"values": {name: round(float(value), 6) for name, value in self.values.items()}, **ends}
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence, the paper's figure, ours in words, and what it is judged by: an interval, a count, or nothing."""
+    """A sentence, the paper's numbers, ours in words, and what decides it: an interval, a count, or no data."""
 
     claim: str
     paper: str
     ours: str
-    judged: Evidence | bool | None
+    judged: Evidence | Count | None
 
     @property
     def kind(self) -> str:
-        """Of the paper, beyond it, or ours."""
+        """One of KINDS."""
         if self.claim.startswith("Ours:"):
             return "ours"
-        return "beyond" if self.paper in ("not studied", "not said") else "paper"
+        return "beyond" if self.paper.startswith(NOT_CLAIMED) else "paper"
 
     @property
     def verdict(self) -> str:
         """Holds, does not hold, not decided."""
-        if self.judged is None:
-            return OPEN
-        if isinstance(self.judged, bool):
-            return HOLDS if self.judged else FAILS
-        return self.judged.verdict
+        return OPEN if self.judged is None else self.judged.verdict
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        judged = self.judged.to_dict() if isinstance(self.judged, Evidence) else self.judged
+        """Plain data."""
         return {
             "claim": self.claim,
             "paper": self.paper,
             "ours": self.ours,
             "kind": self.kind,
             "holds": self.verdict,
-            "judged": judged,
+            "judged": None if self.judged is None else self.judged.to_dict(),
         }
 
 
 def holm(claims: Sequence[Claim]) -> dict[int, str]:
-    """Verdicts by place among the paper's claims that have intervals, so that all of them err with at most 5%."""
+    """Verdicts by index of the paper's claims with intervals, corrected so that all of them err with at most 5%."""
     places = [place for place, one in enumerate(claims) if one.kind == "paper" and isinstance(one.judged, Evidence)]
     values = {place: claims[place].judged.p for place in places}  # type: ignore[union-attr]
     verdicts, rejected = {}, True
@@ -135,7 +164,7 @@ def holm(claims: Sequence[Claim]) -> dict[int, str]:
 
 
 def claims_markdown(claims: Sequence[Claim]) -> str:
-    """A table for each kind of claim that occurs; the paper's own also after Holm."""
+    """A table per kind of claim that occurs; that of the paper's claims has a column after Holm."""
     corrected = holm(claims)
     parts = []
     for kind, title in KINDS.items():
@@ -154,6 +183,6 @@ def claims_markdown(claims: Sequence[Claim]) -> str:
 
 
 def verdict_words(claim: Claim) -> str:
-    """The verdict; of a mean over cases, in how many of them."""
+    """The verdict, with the number of cases on the claimed side if it is a mean over cases."""
     cases = claim.judged.cases if isinstance(claim.judged, Evidence) else ""
     return f"{claim.verdict} ({cases})" if cases else claim.verdict

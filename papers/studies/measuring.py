@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,27 @@ from calibrant.evaluation.bootstrap import Resamples, percentile_interval
 from calibrant.evaluation.scoring import chosen_metrics, column_rows, estimated
 from calibrant.kernels.rows import scan
 from studies.networks import Network
-from verdicts import Evidence
+from verdicts import MEASURED, Claim, Evidence
+
+RESOLUTION = 1e-6
+"""Of stored draws: 0.0001 points."""
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A figure and its draws (R,) over the resamples, recentred on it: a resampled ECE is biased upwards."""
+class Estimate:
+    """A value and its draws (R,) over the resamples, recentred on it, since a resampled ECE is biased upwards.
+
+    parts : per network, the weight of each measurement by name; a measurement has itself with weight 1
+    measured : the measurements by name
+    cases : the values of independent cases, for an interval that is not of measurements
+    """
 
     value: float
     draws: np.ndarray
     df: float | None = None
+    parts: tuple[Mapping[str, float], ...] = ()
+    measured: Mapping[str, Estimate] = field(default_factory=dict, repr=False)
+    cases: tuple[float, ...] = ()
 
     @property
     def spread(self) -> float:
@@ -36,34 +48,61 @@ class Figure:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The central 95% of the draws; of a Student interval, its ends."""
+        """The central 95% of the draws, or the ends of a Student interval."""
         if self.df is not None:
             return float(self.draws[0]), float(self.draws[-1])
         return percentile_interval(self.draws, self.value)
 
-    def __sub__(self, other: Figure) -> Figure:
-        return Figure(self.value - other.value, self.draws - other.draws)
+    def named(self, name: str) -> Estimate:
+        """The same as a measurement of this name."""
+        return replace(self, parts=({name: 1.0},), measured={name: replace(self, parts=(), measured={})})
+
+    def __sub__(self, other: Estimate) -> Estimate:
+        return _combined([self, other], [1.0, -1.0])
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One fitted calibrator on the test rows; `settled` is False where the fit warned that it had not converged."""
+    """One fitted calibrator on the test rows; `settled` is False if the fit warned that it had not converged."""
 
     calibrator: Any
-    ece: Figure
-    adaptive_ece: Figure
-    accuracy: Figure
+    ece: Estimate
+    adaptive_ece: Estimate
+    accuracy: Estimate
     confidence: np.ndarray
     prediction: np.ndarray
     correct: np.ndarray
     nll: np.ndarray
     settled: bool
-    mean_nll: Figure
+    mean_nll: Estimate
+
+    def named(self, name: str) -> Measured:
+        """The same with each estimate named as a measurement."""
+        parts = ("ece", "adaptive_ece", "accuracy", "mean_nll")
+        return replace(self, **{part: getattr(self, part).named(f"{name}/{part}") for part in parts})
 
 
-def mean(figures: Sequence[Figure]) -> Figure:
-    """Mean over networks, resample by resample."""
-    return Figure(float(np.mean([one.value for one in figures])), np.mean([one.draws for one in figures], axis=0))
+def name_all(fits: Mapping[str, Measured], prefix: str) -> dict[str, Measured]:
+    """The fits of a network, named prefix/method."""
+    return {name: fit.named(f"{prefix}/{name}") for name, fit in fits.items()}
+
+
+def mean(estimates: Sequence[Estimate]) -> Estimate:
+    """Mean, resample by resample."""
+    return _combined(estimates, [1 / len(estimates)] * len(estimates))
+
+
+def _combined(estimates: Sequence[Estimate], weights: Sequence[float]) -> Estimate:
+    """Weighted sum, resample by resample, with its parts."""
+    part: dict[str, float] = {}
+    measured: dict[str, Estimate] = {}
+    for one, weight in zip(estimates, weights, strict=True):
+        for name, inner in (item for each_part in one.parts for item in each_part.items()):
+            part[name] = part.get(name, 0.0) + weight * inner
+        measured |= one.measured
+    value = sum(weight * one.value for one, weight in zip(estimates, weights, strict=True))
+    draws = sum(weight * one.draws for one, weight in zip(estimates, weights, strict=True))
+    return Estimate(float(value), np.asarray(draws), parts=(part,) if part else (), measured=measured)
 
 
 def fit_and_measure(calibrator: Any, network: Network, resamples: Resamples, *, n_bins: int = 15) -> Measured:
@@ -72,37 +111,67 @@ def fit_and_measure(calibrator: Any, network: Network, resamples: Resamples, *, 
         warnings.simplefilter("always", FitWarning)
         calibrator.fit(network.val_logits, network.val_labels)
     settled = not any(issubclass(one.category, FitWarning) for one in caught)
-    columns = scan(calibrator.transform(network.test_logits), network.test_labels, from_logits=True, columns="scores")
+    return measure(calibrator, network.test_logits, network.test_labels, resamples, n_bins=n_bins, settled=settled)
+
+
+def measure(
+    calibrator: Any, logits: np.ndarray, labels: np.ndarray, resamples: Resamples, *, n_bins: int = 15,
+    settled: bool = True,
+) -> Measured:  # fmt: skip
+    """Measure a fitted calibrator on these rows."""
+    columns = scan(calibrator.transform(logits), labels, from_logits=True, columns="scores")
     confidence, correct = columns.confidence, columns.correct
     rows = column_rows(columns, resamples, None, task="binary", of_logits=False)
     chosen = chosen_metrics(("ece", "adaptive_ece"), "binary")
-    figures, draws, _ = estimated(chosen, rows, resamples, n_bins, paired=True)
-    accuracy = float(correct.mean())
-    hits = correct[resamples.rows].astype(np.float64)[:, None]
+    errors, draws, _ = estimated(chosen, rows, resamples, n_bins, paired=True)
     return Measured(
         calibrator,
-        ece=_error(figures["ece"].value, draws["ece"]),
-        adaptive_ece=_error(figures["adaptive_ece"].value, draws["adaptive_ece"]),
-        accuracy=Figure(accuracy, accuracy + resamples.mean_draws(hits, np.ones(len(hits)))[:, 0]),
+        ece=_recentred(errors["ece"].value, draws["ece"]),
+        adaptive_ece=_recentred(errors["adaptive_ece"].value, draws["adaptive_ece"]),
+        accuracy=_row_mean(correct, resamples),
         confidence=confidence,
         prediction=columns.prediction,
         correct=correct,
         nll=columns.nll,
         settled=settled,
-        mean_nll=_mean_figure(columns.nll, resamples),
+        mean_nll=_row_mean(columns.nll, resamples),
     )
 
 
-def _mean_figure(column: np.ndarray, resamples: Resamples) -> Figure:
+def _row_mean(column: np.ndarray, resamples: Resamples) -> Estimate:
+    rows = column[resamples.rows].astype(np.float64)[:, None]
     value = float(column.mean())
-    draws = resamples.mean_draws(
-        column[resamples.rows].astype(np.float64)[:, None], np.ones(len(column[resamples.rows]))
+    return _rounded(value, resamples.mean_draws(rows, np.ones(len(rows)))[:, 0])
+
+
+def _recentred(value: float, draws: np.ndarray) -> Estimate:
+    return _rounded(value, draws - draws.mean())
+
+
+def _rounded(value: float, deviations: np.ndarray) -> Estimate:
+    """An estimate whose draws deviate from the value by multiples of RESOLUTION, as they are stored."""
+    return Estimate(value, value + RESOLUTION * np.rint(deviations / RESOLUTION))
+
+
+def store(estimates: Mapping[str, Estimate], path: Path) -> None:
+    """Write values and draws by name, without dates, so that equal estimates give equal files."""
+    names = sorted(estimates)
+    values = np.array([estimates[name].value for name in names])
+    deviations = np.array([estimates[name].draws - estimates[name].value for name in names])
+    np.savez_compressed(
+        path,
+        names=np.array(names),
+        values=np.round(values, 9),
+        deviations=np.rint(deviations / RESOLUTION).astype(np.int32),
     )
-    return Figure(value, value + draws[:, 0])
 
 
-def _error(value: float, draws: np.ndarray) -> Figure:
-    return Figure(value, value + draws - draws.mean())
+def read_measurements(path: Path) -> dict[str, Estimate]:
+    """The estimates of a file, by name."""
+    with np.load(path) as file:
+        draws = file["values"][:, None] + RESOLUTION * file["deviations"]
+        named = zip(file["names"].tolist(), file["values"].tolist(), draws, strict=True)
+        return {name: Estimate(value, drawn) for name, value, drawn in named}
 
 
 def percent(value: float) -> str:
@@ -110,92 +179,113 @@ def percent(value: float) -> str:
     return f"{100 * value:.2f}"
 
 
-def signed(figure: Figure, *, scale: float = 100.0, places: int = 2) -> str:
+def signed(estimate: Estimate, *, scale: float = 100.0, places: int = 2) -> str:
     """A difference in points with its interval: −0.41 [−0.60, −0.22]."""
-    return str(evidence(figure, "below", scale=scale, places=places))
+    return str(evidence(estimate, "below", scale=scale, places=places))
 
 
-def with_spread(figure: Figure) -> str:
-    """A figure in percent and its spread over the resamples."""
-    return f"{percent(figure.value)} ± {percent(figure.spread)}"
+def with_spread(estimate: Estimate) -> str:
+    """An estimate in percent and its spread over the resamples."""
+    return f"{percent(estimate.value)} ± {percent(estimate.spread)}"
 
 
 def evidence(
-    figure: Figure, side: str, margin: float = 0.0, *, scale: float = 100.0, places: int = 2, cases: str = ""
+    estimate: Estimate, side: str, margin: float = 0.0, *, scale: float = 100.0, places: int = 2, cases: str = ""
 ) -> Evidence:
-    """A figure as what a claim is judged by, in printed units; the margin is in the figure's own."""
-    low, high = figure.interval
-    ends = (scale * one for one in (figure.value, low, high))
-    return Evidence(*ends, side=side, margin=scale * margin, places=places, df=figure.df, cases=cases)
+    """The evidence for a claim in printed units; the margin is in units of the estimate."""
+    low, high = estimate.interval
+    ends = (scale * one for one in (estimate.value, low, high))
+    source = _source(estimate, scale)
+    return Evidence(
+        *ends, side=side, margin=scale * margin, places=places, df=estimate.df, cases=cases, source=source
+    )  # fmt: skip
 
 
-def below_zero(figure: Figure, margin: float = 0.0, **printed: Any) -> Evidence:
-    """Judges "it is below the margin" (0 unless given)."""
-    return evidence(figure, "below", margin, **printed)
+def _source(estimate: Estimate, scale: float) -> dict[str, Any]:
+    """The measurements of each network with their weights, or the values of the cases."""
+    if estimate.measured:
+        parts = [{name: round(weight, 9) for name, weight in part.items()} for part in estimate.parts]
+        return {"interval": "networks", "scale": scale, "networks": parts, MEASURED: estimate.measured}
+    return {"interval": "student", "values": [round(scale * value, 6) for value in estimate.cases]}
 
 
-def above_zero(figure: Figure, margin: float = 0.0, **printed: Any) -> Evidence:
-    """Judges "it is above the margin"."""
-    return evidence(figure, "above", margin, **printed)
+def below_zero(estimate: Estimate, margin: float = 0.0, **printed: Any) -> Evidence:
+    """Evidence for "it is below the margin" (0 unless given)."""
+    return evidence(estimate, "below", margin, **printed)
 
 
-def exactly(condition: bool) -> bool:
-    """What judges something counted without error."""
-    return bool(condition)
+def above_zero(estimate: Estimate, margin: float = 0.0, **printed: Any) -> Evidence:
+    """Evidence for "it is above the margin"."""
+    return evidence(estimate, "above", margin, **printed)
 
 
-Differences = Sequence[Figure] | Sequence[Sequence[Figure]]
-"""One of each network, or several of each."""
+Differences = Sequence[Estimate] | Sequence[Sequence[Estimate]]
+"""One per network, or several per network."""
 
 
-def pooled(differences: Differences) -> Figure:
+def pooled(differences: Differences) -> Estimate:
     """Mean over networks; from three networks on, its interval is at least Student's over them.
 
     Networks vary more than resamples of the test rows of one network do, and a claim is about networks.
     """
-    networks = [one if isinstance(one, Figure) else mean(one) for one in differences]
-    fixed = mean(networks)
+    networks = [one if isinstance(one, Estimate) else mean(one) for one in differences]
+    found = replace(mean(networks), parts=tuple(part for one in networks for part in one.parts))
     if len(networks) < 3:
-        return fixed
+        return found
     varied = over_cases(np.array([one.value for one in networks]))
-    return varied if np.ptp(varied.interval) >= np.ptp(fixed.interval) else fixed
+    wider = varied if np.ptp(varied.interval) >= np.ptp(found.interval) else found
+    return replace(wider, parts=found.parts, measured=found.measured)
 
 
 def lower(differences: Differences, **printed: Any) -> tuple[str, Evidence]:
-    """How often and by how much the first of two methods is lower, and what judges "it is lower on average"."""
+    """How often and by how much the first of two methods is lower, and the evidence for "it is lower on average"."""
     return _counted(differences, "below", "lower", printed)
 
 
 def higher(differences: Differences, **printed: Any) -> tuple[str, Evidence]:
-    """How often and by how much the first of two methods is higher, and what judges "it is higher on average"."""
+    """How often and by how much the first of two methods is higher, and the evidence for "it is higher on average"."""
     return _counted(differences, "above", "higher", printed)
 
 
 def _counted(differences: Differences, side: str, word: str, printed: dict[str, Any]) -> tuple[str, Evidence]:
-    every = [one for some in differences for one in ([some] if isinstance(some, Figure) else some)]
-    count = sum(one.value < 0 if side == "below" else one.value > 0 for one in every)
-    judged = evidence(pooled(differences), side, cases=f"{count} of {len(every)}", **printed)
+    single = [one for some in differences for one in ([some] if isinstance(some, Estimate) else some)]
+    count = sum(one.value < 0 if side == "below" else one.value > 0 for one in single)
+    judged = evidence(pooled(differences), side, cases=f"{count} of {len(single)}", **printed)
     return f"{judged.cases} {word}; mean {judged}", judged
 
 
-def over_cases(values: np.ndarray) -> Figure:
-    """The mean of independent cases (repeats, networks) whose interval is Student's t."""
+def over_cases(values: np.ndarray) -> Estimate:
+    """The mean of independent cases (repeats, networks) with Student's interval."""
     value = float(values.mean())
     if len(values) < 2:
-        return Figure(value, np.array([-np.inf, value, np.inf]), df=1)
+        return Estimate(value, np.array([-np.inf, value, np.inf]), df=1, cases=tuple(values))
     error = values.std(ddof=1) / np.sqrt(len(values))
     reach = float(error * student.ppf(0.975, len(values) - 1))
-    return Figure(value, np.array([value - reach, value, value + reach]), df=len(values) - 1)
+    draws = np.array([value - reach, value, value + reach])
+    return Estimate(value, draws, df=len(values) - 1, cases=tuple(map(float, values)))
 
 
-def mostly(count: int, total: int) -> tuple[str, Evidence]:
-    """A share of cases with its Wilson 95% interval, which judges "in more than half of all such cases"."""
+def mostly(cases: Mapping[str, float], low: float, high: float) -> tuple[str, Evidence]:
+    """The share of cases in [low, high] with its Wilson interval: evidence for "in more than half of such cases"."""
+    count, total = sum(low <= value <= high for value in cases.values()), len(cases)
     z, share = 1.96, count / total
     centre = (share + z**2 / (2 * total)) / (1 + z**2 / total)
     reach = z / (1 + z**2 / total) * np.sqrt(share * (1 - share) / total + z**2 / (4 * total**2))
-    low, high = max(0.0, centre - reach), min(1.0, centre + reach)
-    judged = Evidence(100 * share, 100 * low, 100 * high, "above", 50, places=0, cases=f"{count} of {total}")
-    return f"{count} of {total}, {100 * share:.0f}% [{100 * low:.0f}, {100 * high:.0f}]", judged
+    ends = max(0.0, centre - reach), min(1.0, centre + reach)
+    source = {"interval": "wilson", "values": dict(cases), "least": low, "most": high}
+    judged = Evidence(
+        100 * share, 100 * ends[0], 100 * ends[1], "above", 50, places=0, cases=f"{count} of {total}", source=source
+    )  # fmt: skip
+    return f"{count} of {total}, {100 * share:.0f}% [{100 * ends[0]:.0f}, {100 * ends[1]:.0f}]", judged
+
+
+def measurements_of(claims: Sequence[Claim]) -> dict[str, Estimate]:
+    """The measurements that claims are computed from, by name."""
+    found: dict[str, Estimate] = {}
+    for claim in claims:
+        if isinstance(claim.judged, Evidence):
+            found |= claim.judged.source.get(MEASURED, {})
+    return found
 
 
 def each(work: Callable[..., Any], networks: Sequence[Network], workers: int, *parameters: Any) -> list[Any]:

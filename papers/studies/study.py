@@ -1,13 +1,14 @@
-"""What a study found: tables, claims and the data of its figures."""
+"""Results of a study: tables, claims, measurements and the data of its figures."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from studies.measuring import Estimate
 from verdicts import Claim, claims_markdown
 
 
@@ -35,12 +36,17 @@ class Table:
 
 @dataclass(frozen=True)
 class Study:
-    """The tables and claims of a study; `figures` holds the data its figures are drawn from, by name."""
+    """The tables and claims of a study.
+
+    figures : the data from which figures are drawn, by name
+    measurements : the estimates from which claims are computed, by name
+    """
 
     name: str
     tables: tuple[Table, ...]
     claims: tuple[Claim, ...]
     figures: dict[str, Any] = field(default_factory=dict)
+    measurements: Mapping[str, Estimate] = field(default_factory=dict)
 
     def tables_markdown(self) -> str:
         """All tables."""

@@ -27,6 +27,7 @@ from calibrant.report.plots import (
     tidy,
 )
 from studies.descent import share_of_worst
+from studies.measuring import store
 from studies.study import Study
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ RESOLUTION = 90
 
 
 def write_study(study: Study, folder: str | os.PathLike[str]) -> list[Path]:
-    """Write `tables.md`, `claims.md`, `results.json` and the figures of a study; returns their paths."""
+    """Write `tables.md`, `claims.md`, `results.json`, `measurements.npz` and the figures; return their paths."""
     home = Path(folder)
     home.mkdir(parents=True, exist_ok=True)
     texts = {
@@ -51,6 +52,9 @@ def write_study(study: Study, folder: str | os.PathLike[str]) -> list[Path]:
         with atomic_write(home / name) as temporary:
             temporary.write_text(text, encoding="utf-8")
         written.append(home / name)
+    with atomic_write(home / "measurements.npz") as temporary:
+        store(study.measurements, temporary)
+    written.append(home / "measurements.npz")
     for name, figure in draw_figures(study).items():
         with atomic_write(home / f"{name}.png") as temporary:
             figure.savefig(temporary, dpi=RESOLUTION)

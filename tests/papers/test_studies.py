@@ -24,9 +24,8 @@ from check import stale_readme  # noqa: E402
 from studies import NAMES, run_study, sctl, weight_scaling  # noqa: E402
 from studies.descent import descend, share_of_worst  # noqa: E402
 from studies.measuring import (  # noqa: E402
-    Figure,
+    Estimate,
     above_zero,
-    exactly,
     fit_and_measure,
     higher,
     lower,
@@ -37,7 +36,7 @@ from studies.networks import read_networks  # noqa: E402
 from studies.study import marked  # noqa: E402
 from studies.writing import write_study  # noqa: E402
 from study_runner import main  # noqa: E402
-from verdicts import Claim, Evidence, claims_markdown, holm  # noqa: E402
+from verdicts import Claim, Count, Evidence, claims_markdown, holm  # noqa: E402
 
 N_CLASSES = 4
 VERDICTS = {"holds", "does not hold", "not decided"}
@@ -170,7 +169,7 @@ def test_two_states_of_one_loss_and_the_share_of_the_worst_classes():
 
 def test_verdicts():
     def figure(value, half):
-        return Figure(value, value + np.linspace(-half, half, 101))
+        return Estimate(value, value + np.linspace(-half, half, 101)).named(f"{value} {half}")
 
     assert lower([figure(-0.01, 0.001)] * 3)[1].verdict == "holds"
     assert lower([figure(-0.01, 0.1)] * 3)[1].verdict == "not decided"
@@ -183,10 +182,12 @@ def test_verdicts():
     assert higher([[figure(0.01, 0.001)] * 4] * 3)[1].cases == "12 of 12"
     assert above_zero(figure(-0.004, 0.0005), -0.005).verdict == "holds"
     assert above_zero(figure(-0.004, 0.0015), -0.005).verdict == "not decided"
-    assert (mostly(3, 7)[0], mostly(3, 7)[1].verdict) == ("3 of 7, 43% [16, 75]", "not decided")
-    assert mostly(30, 30)[1].verdict == "holds"
-    assert mostly(0, 30)[1].verdict == "does not hold"
-    assert exactly(np.bool_(False)) is False
+    seven, thirty = ({str(case): float(case) for case in range(count)} for count in (7, 30))
+    assert (mostly(seven, 0, 2)[0], mostly(seven, 0, 2)[1].verdict) == ("3 of 7, 43% [16, 75]", "not decided")
+    assert mostly(thirty, 0, 29)[1].verdict == "holds"
+    assert mostly(thirty, 30, 40)[1].verdict == "does not hold"
+    assert Count({"a": 0.0, "b": 0.1}, 0, 0).verdict == "does not hold"
+    assert Count({"a": 0.0, "b": 0.1}, most=0.1).verdict == "holds"
     assert signed(figure(-0.01, 0.0)) == "−1.00 [−1.00, −1.00]"
     assert signed(figure(-1e-9, 0.0)) == "+0.00 [+0.00, +0.00]"
 
@@ -206,7 +207,7 @@ def test_holm_steps_down():
 
     # p: 1e-9, 0.019, 0.028, 0.048 of four: the second would need 0.017 and stops the rest; what is counted is left out
     claims = [claim(0, -1.2), claim(1, -3.0), claim(2, -1.12), claim(3, -1.01), claim(4, -9.0, "not studied")]
-    claims.append(Claim("counted", "seen", "", True))
+    claims.append(Claim("counted", "seen", "", Count({"a": 1.0})))
     assert holm(claims) == {1: "holds", 0: "not decided", 2: "not decided", 3: "not decided"}
     assert claims_markdown(claims).count("| counted |") == 2
 
