@@ -1,17 +1,18 @@
-"""The paper's claims beside what the runs here say; each is judged by a 95% interval over seeds.
+"""The paper's claims on training, judged by 95% intervals over seeds.
 
-Two rows are compared by Welch's t interval of the difference of their means over seeds; what is measured twice on the
-same networks (before and after scaling) by the t interval of the differences within a network. A row of one seed
-decides nothing.
+Two rows are compared by Welch's t interval of the difference of their means over seeds. Two measurements of the same
+networks (before and after scaling) are compared by the t interval of the differences within a network. A row of one
+seed decides nothing.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import statistics
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from scipy.stats import t as student
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from verdicts import Claim, Evidence
+from verdicts import Claim, Count, Evidence
 
 Runs = dict[str, list[dict[str, Any]]]
 CE, FOCAL, BRIER = "cross_entropy+none", "focal+none", "brier+none"
@@ -27,94 +28,111 @@ SOFT_ECE, SOFT_AVUC = "focal+soft_ece", "focal+soft_avuc"
 INTERLEAVED = "cross_entropy+soft_ece (interleaved)"
 
 
-Judged = tuple[str, Evidence | bool | None]
+Judged = tuple[str, Evidence | Count | None]
 
 
 class MissingRowError(Exception):
     """A row this claim needs has not been run."""
 
 
+class Sample(list[float]):
+    """A metric of each run of a row, with its source: the runs as FILE:LINE, the path of the metric, and its unit."""
+
+    def __init__(self, values: Sequence[float], source: dict[str, Any]) -> None:
+        super().__init__(values)
+        self.source = source
+
+
 @dataclass(frozen=True)
 class Difference:
-    """A difference in points with its 95% interval; infinite where it cannot be estimated."""
+    """A difference in points with its 95% interval, which is infinite if it cannot be estimated."""
 
     value: float
     reach: float
     df: float | None = None
+    source: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return str(self.below())
 
     def below(self, margin: float = 0.0, cases: str = "") -> Evidence:
-        """Judges "it is below the margin"."""
+        """Evidence for "it is below the margin"."""
         return self._judged("below", margin, cases)
 
     def above(self, margin: float = 0.0, cases: str = "") -> Evidence:
-        """Judges "it is above the margin"."""
+        """Evidence for "it is above the margin"."""
         return self._judged("above", margin, cases)
 
     def _judged(self, side: str, margin: float, cases: str) -> Evidence:
         ends = self.value - self.reach, self.value + self.reach
-        return Evidence(self.value, *ends, side=side, margin=margin, df=self.df, cases=cases)
+        return Evidence(self.value, *ends, side=side, margin=margin, df=self.df, cases=cases, source=self.source)
 
 
-def pick(rows: Runs, row: str, *path: str) -> list[float]:
-    """One figure of every seed of a row, in percent."""
+def pick(rows: Runs, row: str, path: str, scale: float = 100.0) -> Sample:
+    """A metric of each seed of a row, in percent; * in the path takes the mean over all keys that match."""
     if row not in rows:
         raise MissingRowError(row)
-    values = []
-    for run in rows[row]:
-        value: Any = run
-        for key in path:
-            value = value[key]
-        values.append(100 * float(value))
-    return values
+    values = [scale * statistics.mean(_matching(run, path.split("/"))) for run in rows[row]]
+    return Sample(values, {"runs": [run["at"] for run in rows[row]], "path": path, "scale": scale})
 
 
-def ece2(rows: Runs, row: str, scaling: str = "none") -> list[float]:
-    """Equal-mass ECE₂ of every seed."""
-    return pick(rows, row, "test", scaling, "mass_ece")
+def _matching(value: Any, keys: Sequence[str]) -> list[float]:
+    if not keys:
+        return [float(value)]
+    found = [one for name in value if fnmatch.fnmatchcase(name, keys[0]) for one in _matching(value[name], keys[1:])]
+    if not found:
+        raise MissingRowError(f"{'/'.join(keys)} of this row")
+    return found
 
 
-def severity(rows: Runs, row: str, level: int, scaling: str = "none") -> list[float]:
-    """Equal-mass ECE₂ of every seed at a severity, mean over corruptions."""
-    if row not in rows:
-        raise MissingRowError(row)
-    kinds = sorted({name.rsplit("-", 1)[0] for name in rows[row][0]["shift"]})
-    by_kind = [pick(rows, row, "shift", f"{kind}-{level}", scaling, "mass_ece") for kind in kinds]
-    return [statistics.mean(values) for values in zip(*by_kind, strict=True)]
+def ece2(rows: Runs, row: str, scaling: str = "none") -> Sample:
+    """Equal-mass ECE₂ of each seed."""
+    return pick(rows, row, f"test/{scaling}/mass_ece")
 
 
-def between(first: Sequence[float], second: Sequence[float]) -> Difference:
+def severity(rows: Runs, row: str, level: int | str, scaling: str = "none") -> Sample:
+    """Equal-mass ECE₂ of each seed at a severity, mean over corruptions; "*" is the mean over severities too."""
+    return pick(rows, row, f"shift/*-{level}/{scaling}/mass_ece")
+
+
+def between(first: Sample, second: Sample) -> Difference:
     """second − first over seeds of two rows (Welch)."""
-    value = statistics.mean(second) - statistics.mean(first)
+    value, source = statistics.mean(second) - statistics.mean(first), _source("welch", first, second)
     if min(len(first), len(second)) < 2:
-        return Difference(value, math.inf)
+        return Difference(value, math.inf, source=source)
     parts = [statistics.variance(some) / len(some) for some in (first, second)]
     error = math.sqrt(sum(parts))
     if error == 0:
-        return Difference(value, 0.0)
+        return Difference(value, 0.0, source=source)
     sizes = [len(first) - 1, len(second) - 1]
     degrees = sum(parts) ** 2 / sum(part**2 / size for part, size in zip(parts, sizes, strict=True))
-    return Difference(value, float(student.ppf(0.975, degrees)) * error, degrees)
+    return Difference(value, float(student.ppf(0.975, degrees)) * error, degrees, source)
 
 
-def within(first: Sequence[float], second: Sequence[float]) -> Difference:
+def within(first: Sample, second: Sample) -> Difference:
     """second − first of the same networks."""
     gaps = [b - a for a, b in zip(first, second, strict=True)]
-    value = statistics.mean(gaps)
-    if len(gaps) < 2:
-        return Difference(value, math.inf)
-    degrees = len(gaps) - 1
-    return Difference(
-        value, float(student.ppf(0.975, degrees)) * statistics.stdev(gaps) / math.sqrt(len(gaps)), degrees
-    )
+    return replace(student_mean(gaps), source=_source("paired", first, second))
+
+
+def student_mean(values: Sequence[float]) -> Difference:
+    """The mean of some values with Student's interval."""
+    value, degrees = statistics.mean(values), len(values) - 1
+    source = {"interval": "student", "values": [round(one, 6) for one in values]}
+    if not degrees:
+        return Difference(value, math.inf, source=source)
+    reach = float(student.ppf(0.975, degrees)) * statistics.stdev(values) / math.sqrt(len(values))
+    return Difference(value, reach, degrees, source)
+
+
+def _source(interval: str, first: Sample, second: Sample) -> dict[str, Any]:
+    return {"interval": interval, "first": first.source, "second": second.source}
 
 
 def arrow(first: Sequence[float], second: Sequence[float], difference: Difference, places: int = 2) -> str:
     """mean → mean, difference."""
     before, after = statistics.mean(first), statistics.mean(second)
-    return f"{before:.{places}f} → {after:.{places}f}: {difference}"
+    return f"{before:.{places}f} → {after:.{places}f}: {difference}".replace("-", "−")
 
 
 def falls(rows: Runs, before: str, after: str) -> Judged:
@@ -130,11 +148,11 @@ def rises(rows: Runs, before: str, after: str) -> Judged:
     return words, between(ece2(rows, before), ece2(rows, after)).above()
 
 
-def accuracy_cost(rows: Runs, row: str, margin: float = -1.0) -> Judged:
-    """Accuracy within one point (or as given) of cross entropy's."""
-    first, second = (pick(rows, one, "test", "none", "accuracy") for one in (CE, row))
+def accuracy_cost(rows: Runs, row: str) -> Judged:
+    """Accuracy within one point of that of cross entropy."""
+    first, second = (pick(rows, one, "test/none/accuracy") for one in (CE, row))
     difference = between(first, second)
-    return arrow(first, second, difference), difference.above(margin)
+    return arrow(first, second, difference), difference.above(-1.0)
 
 
 def below_scaled(rows: Runs, row: str) -> Judged:
@@ -144,27 +162,17 @@ def below_scaled(rows: Runs, row: str) -> Judged:
     return arrow(first, second, difference), difference.below()
 
 
-def soft_scaling(rows: Runs, row: str, level: int) -> Judged:
-    """TS against TS-SB-ECE on the same networks; level 0 is the test set."""
-    if level == 0:
-        first, second = ece2(rows, row, "ts"), ece2(rows, row, "ts-soft")
-    else:
-        first, second = severity(rows, row, level, "ts"), severity(rows, row, level, "ts-soft")
+def soft_scaling(rows: Runs, row: str) -> Judged:
+    """TS against TS-SB-ECE on the same networks."""
+    first, second = ece2(rows, row, "ts"), ece2(rows, row, "ts-soft")
     difference = within(first, second)
     return arrow(first, second, difference), difference.below()
 
 
-def soft_scaling_everywhere(rows: Runs, row: str) -> Judged:
-    """TS against TS-SB-ECE at severities 1 to 5: the verdict of the mean, the differences of each."""
+def soft_scaling_under_shift(rows: Runs, row: str) -> Judged:
+    """TS against TS-SB-ECE at severities 1 to 5: the verdict on the mean, and the difference at each severity."""
     parts = [within(severity(rows, row, level, "ts"), severity(rows, row, level, "ts-soft")) for level in range(1, 6)]
-    first = [
-        statistics.mean(values) for values in zip(*(severity(rows, row, n, "ts") for n in range(1, 6)), strict=True)
-    ]
-    second = [
-        statistics.mean(values)
-        for values in zip(*(severity(rows, row, n, "ts-soft") for n in range(1, 6)), strict=True)
-    ]
-    overall = within(first, second)
+    overall = within(severity(rows, row, "*", "ts"), severity(rows, row, "*", "ts-soft"))
     words = ", ".join(f"{part.value:+.2f}" for part in parts).replace("-", "−")
     return f"severities 1–5: {words}; mean {overall}", overall.below()
 
@@ -184,21 +192,21 @@ def scaling_hurts(rows: Runs, row: str) -> Judged:
 
 
 def scaling_helps(rows: Runs, row: str) -> Judged:
-    """The same, where the paper has TS improve the row."""
+    """The same for a row that TS improves in the paper."""
     words, _ = scaling_hurts(rows, row)
     return words, within(ece2(rows, row), ece2(rows, row, "ts")).below()
 
 
 def marginal(rows: Runs, row: str) -> Judged:
-    """Marginal ECE₂ as a sum over the 100 classes, the scale of the paper's figures."""
-    first, second = ([10 * value for value in pick(rows, one, "test", "none", "marginal_ece")] for one in (CE, row))
+    """Marginal ECE₂ as a sum over the 100 classes, the scale of the paper's table."""
+    first, second = (pick(rows, one, "test/none/marginal_ece", 1000.0) for one in (CE, row))
     difference = between(first, second)
     return arrow(first, second, difference), difference.below()
 
 
 def strongest(rows: Runs, primary: str) -> Judged:
     """Soft AvUC against the best of the other secondary losses (figure 1)."""
-    names = ("mmce", "avuc", "avuc_gs", "soft_ece")
+    names = ("mmce_weighted", "avuc", "avuc_gs", "soft_ece")
     others = {name: ece2(rows, f"{primary}+{name}") for name in names if f"{primary}+{name}" in rows}
     best = min(others, key=lambda name: statistics.mean(others[name]))
     first, second = others[best], ece2(rows, f"{primary}+soft_avuc")
@@ -208,17 +216,15 @@ def strongest(rows: Runs, primary: str) -> Judged:
 
 def hard_scaling(rows: Runs) -> Judged:
     """TS-SB-ECE against TS-HB-ECE on all networks that have both."""
-    # a run may stand in the table and in the matched rows
-    every = {id(run): run for runs in rows.values() for run in runs}
-    found = [run for run in every.values() if "ts-hard" in run["test"]]
-    if not found:
+    # a run may be in several rows
+    runs = {run["at"]: run for some in rows.values() for run in some if "ts-hard" in run["test"]}
+    if not runs:
         raise MissingRowError("TS-HB-ECE")
-    first = [100 * run["test"]["ts-hard"]["mass_ece"] for run in found]
-    second = [100 * run["test"]["ts-soft"]["mass_ece"] for run in found]
+    first, second = (ece2({"": list(runs.values())}, "", scaling) for scaling in ("ts-hard", "ts-soft"))
     difference = within(first, second)
     wins = sum(b < a for a, b in zip(first, second, strict=True))
-    words = f"{len(found)} networks: {arrow(first, second, difference)}"
-    return words, difference.below(cases=f"{wins} of {len(found)}")
+    words = f"{len(runs)} networks: {arrow(first, second, difference)}"
+    return words, difference.below(cases=f"{wins} of {len(runs)}")
 
 
 Check = Callable[[Runs], Judged]
@@ -257,15 +263,14 @@ CLAIMS: list[tuple[str, str, Check]] = [
     ("Focal + soft ECE without TS beats cross entropy with TS", "5.36 → 2.30", lambda r: below_scaled(r, SOFT_ECE)),
     ("Focal + soft AvUC without TS beats cross entropy with TS", "5.36 → 1.57", lambda r: below_scaled(r, SOFT_AVUC)),
     ("Interleaved soft ECE improves cross entropy", "9.10 → 6.86", lambda r: falls(r, CE, INTERLEAVED)),
-    ("MMCE improves cross entropy", "9.10 → 4.77", lambda r: falls(r, CE, "cross_entropy+mmce")),
-    ("MMCE makes focal worse (table 2)", "4.66 → 5.07", lambda r: rises(r, FOCAL, "focal+mmce")),
+    ("MMCE improves cross entropy", "9.10 → 4.77", lambda r: falls(r, CE, "cross_entropy+mmce_weighted")),
+    ("MMCE makes focal worse (table 2)", "4.66 → 5.07", lambda r: rises(r, FOCAL, "focal+mmce_weighted")),
     *_matched("cross_entropy", "0.1"),
     *_matched("cross_entropy", "1"),
     *_matched("focal", "0.1"),
-    ("TS-SB-ECE beats TS after cross entropy", "5.36 → 4.69", lambda r: soft_scaling(r, CE, 0)),
-    ("… and under shift (figure 2)", "every severity", lambda r: soft_scaling_everywhere(r, CE)),
-    ("… and under shift after focal (figure 9)", "lower", lambda r: soft_scaling_everywhere(r, FOCAL)),
-    ("Ours: TS-SB-ECE has a lower ECE₂ than TS-HB-ECE, its hard-binned form in ℓ₂", "not studied", hard_scaling),
+    ("TS-SB-ECE beats TS after cross entropy", "5.36 → 4.69", lambda r: soft_scaling(r, CE)),
+    ("… and under shift (figure 2)", "all severities", lambda r: soft_scaling_under_shift(r, CE)),
+    ("… and under shift after focal (figure 9)", "lower", lambda r: soft_scaling_under_shift(r, FOCAL)),
     ("Focal beats cross entropy + TS at severity 5", "figure 7", lambda r: under_shift(r, FOCAL)),
     ("Focal + soft ECE does too", "figure 7", lambda r: under_shift(r, SOFT_ECE)),
     ("Focal + soft AvUC does too", "figure 7", lambda r: under_shift(r, SOFT_AVUC)),
@@ -289,50 +294,73 @@ CIFAR10_PRINTED: dict[str, tuple[float, dict[str, float]]] = {
 """ECE₂ of the paper's table 2 on CIFAR-10: the primary loss alone, and with each secondary loss."""
 
 
-def _cifar10_cells() -> list[tuple[str, str, Check]]:
-    """Every cell against its primary loss alone, on the side that print has it."""
+def _half_resolution_cells() -> list[tuple[str, str, Check]]:
+    """Each cell of `cells.py` against its primary loss, on the side of the paper's table 2."""
     found: list[tuple[str, str, Check]] = []
-    for primary, (alone, cells) in CIFAR10_PRINTED.items():
-        name, plain = NAMES[primary], f"{primary}+none"
-        # print does not say which form of MMCE it trains
-        for secondary, value in {**cells, "mmce_weighted": cells["mmce"]}.items():
-            row, lower = f"{primary}+{secondary}", value < alone
+    for primary, (plain, cells) in CIFAR10_PRINTED.items():
+        for secondary, value in cells.items():
+            form = "mmce_weighted" if secondary == "mmce" else secondary
+            first, second, lower = f"{primary}+none", f"{primary}+{form}", value < plain
             words = "improves on" if lower else "is worse than"
-            claim = f"CIFAR-10: {name} + {SHORT[secondary]} {words} {name} alone (table 2)"
-            check = (lambda r, a=plain, b=row: falls(r, a, b)) if lower else (lambda r, a=plain, b=row: rises(r, a, b))
-            found.append((claim, f"{alone:.2f} → {value:.2f}", check))  # type: ignore[arg-type]
+            claim = f"CIFAR-10 at half resolution: {NAMES[primary]} + {SHORT[form]} {words} {NAMES[primary]} (table 2)"
+            check = (
+                (lambda r, a=first, b=second: falls(r, a, b))
+                if lower
+                else (lambda r, a=first, b=second: rises(r, a, b))
+            )
+            found.append((claim, f"{HALF}: {plain:.2f} → {value:.2f}", check))  # type: ignore[arg-type]
     return found
 
+
+HALF = "not on this network"
+"""The paper's networks classify 94 to 96% of CIFAR-10 correctly, those at half resolution 84 to 88%."""
 
 CIFAR10_CLAIMS: list[tuple[str, str, Check]] = [
     ("CIFAR-10: focal + soft AvUC lowers ECE₂ below cross entropy's", "5.59 → 1.58", lambda r: falls(r, CE, SOFT_AVUC)),
     ("CIFAR-10: focal + soft ECE does too", "5.59 → 1.19", lambda r: falls(r, CE, SOFT_ECE)),
-    *_cifar10_cells(),
+    ("CIFAR-10: soft AvUC improves on focal alone", "5.45 → 1.58", lambda r: falls(r, FOCAL, SOFT_AVUC)),
+    ("CIFAR-10: soft ECE improves on focal alone", "5.45 → 1.19", lambda r: falls(r, FOCAL, SOFT_ECE)),
     (
         "CIFAR-10: focal + soft ECE costs less than 1 point of accuracy",
         "95.5 → 95.1",
         lambda r: accuracy_cost(r, SOFT_ECE),
     ),
     (
-        "CIFAR-10: focal + soft AvUC costs less than 1.5 points of accuracy",
+        "CIFAR-10: focal + soft AvUC costs less than 1 point of accuracy",
         "95.5 → 94.4",
-        lambda r: accuracy_cost(r, SOFT_AVUC, -1.5),
+        lambda r: accuracy_cost(r, SOFT_AVUC),
     ),
     (
         "CIFAR-10: focal + soft ECE without TS beats cross entropy with TS",
         "1.95 → 1.19",
         lambda r: below_scaled(r, SOFT_ECE),
     ),
-    ("CIFAR-10: TS-SB-ECE beats TS after cross entropy", "1.95 → 1.16", lambda r: soft_scaling(r, CE, 0)),
-    ("CIFAR-10: … and under shift (figure 2)", "every severity", lambda r: soft_scaling_everywhere(r, CE)),
+    (
+        "CIFAR-10: focal + soft AvUC without TS beats cross entropy with TS",
+        "1.95 → 1.58",
+        lambda r: below_scaled(r, SOFT_AVUC),
+    ),
+    ("CIFAR-10: TS-SB-ECE beats TS after cross entropy", "1.95 → 1.16", lambda r: soft_scaling(r, CE)),
+    ("CIFAR-10: … and under shift (figure 2)", "all severities", lambda r: soft_scaling_under_shift(r, CE)),
+    ("CIFAR-10: … and under shift after focal (figure 9)", "lower", lambda r: soft_scaling_under_shift(r, FOCAL)),
     ("CIFAR-10: TS improves focal", "5.45 → 2.69", lambda r: scaling_helps(r, FOCAL)),
     ("CIFAR-10: focal beats cross entropy + TS at severity 5", "figure 7", lambda r: under_shift(r, FOCAL)),
+    ("CIFAR-10: focal + soft ECE does too", "figure 7", lambda r: under_shift(r, SOFT_ECE)),
+    ("CIFAR-10: focal + soft AvUC does too", "figure 7", lambda r: under_shift(r, SOFT_AVUC)),
 ]
-"""On the cells of `cells.py`, each with its own β; the figures of print are those of the paper's CIFAR-10."""
+"""On the ResNet-18 of CIFAR-100, with the parameters that were tuned on CIFAR-100."""
+
+HALF_CLAIMS = _half_resolution_cells()
+"""On the cells of `cells.py`, each with its own β."""
+
+OUR_CLAIMS: list[tuple[str, str, Check]] = [
+    ("Ours: TS-SB-ECE has a lower ECE₂ than TS-HB-ECE, its hard-binned form in ℓ₂", "not studied", hard_scaling),
+]
+"""On all networks of both datasets."""
 
 
 def claim_rows(rows: Runs, claims: Sequence[tuple[str, str, Check]]) -> list[Claim]:
-    """Every claim with what judges it."""
+    """Each claim with its evidence."""
     found = []
     for claim, paper, check in claims:
         try:

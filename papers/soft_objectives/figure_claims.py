@@ -1,13 +1,11 @@
-"""The claims behind the paper's figures and smaller tables, beside what the runs here say.
-
-The intervals are those of `claims.py`: over seeds, Welch's for two rows, of differences within a network otherwise.
-"""
+"""The claims of the paper's figures and smaller tables, with the intervals of `claims.py`."""
 
 from __future__ import annotations
 
 import json
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,46 +14,41 @@ from claims import (
     BRIER,
     CE,
     FOCAL,
+    HALF,
     SOFT_AVUC,
     SOFT_ECE,
     Check,
     Judged,
     MissingRowError,
     Runs,
+    Sample,
     arrow,
     between,
     ece2,
     pick,
     severity,
-    soft_scaling_everywhere,
+    soft_scaling_under_shift,
     strongest,
+    student_mean,
     within,
 )
 
-from verdicts import HOLDS, Evidence
+from verdicts import Count, Evidence
 
 RESULTS = Path(__file__).parent / "results"
 SOFT = ("soft_avuc", "soft_ece")
 PRIMARY = ("cross_entropy", "focal", "brier")
-SECONDARY = ("none", "mmce", "avuc", "avuc_gs", *SOFT)
-SMALL = "cifar10 "
-"""Before the names of the cells of CIFAR-10."""
+SECONDARY = ("none", "mmce_weighted", "avuc", "avuc_gs", *SOFT)
 
 CELLS = tuple(f"{primary}+{secondary}" for primary in PRIMARY for secondary in SECONDARY)
 """The 18 cells of the paper's table 2; interleaved rows and rows with their own λ are not among them."""
 
 
-def all_shift(rows: Runs, row: str) -> list[float]:
-    """ECE₂ of every seed, mean over corruptions and severities."""
-    levels = [severity(rows, row, level) for level in range(1, 6)]
-    return [statistics.mean(values) for values in zip(*levels, strict=True)]
-
-
 def lowest_under_shift(rows: Runs) -> Judged:
-    """Soft AvUC against the best of plain, MMCE and soft ECE, all with cross entropy, under shift (figure 8)."""
-    others = {name: all_shift(rows, f"cross_entropy+{name}") for name in ("none", "mmce", "soft_ece")}
+    """Soft AvUC against the better of none and soft ECE, all with cross entropy, over all severities (figure 8)."""
+    others = {name: severity(rows, f"cross_entropy+{name}", "*") for name in ("none", "soft_ece")}
     best = min(others, key=lambda name: statistics.mean(others[name]))
-    second = all_shift(rows, "cross_entropy+soft_avuc")
+    second = severity(rows, "cross_entropy+soft_avuc", "*")
     difference = between(others[best], second)
     return f"best other is {best}: {arrow(others[best], second, difference)}", difference.below()
 
@@ -69,24 +62,17 @@ def best_cell(rows: Runs) -> Judged:
     return f"{hard} → {soft}: {arrow(errors[hard], errors[soft], difference)}", difference.below()
 
 
-def over_confidence(rows: Runs, row: str) -> list[float]:
-    """Confidence − accuracy of every seed, in points."""
-    sides = [pick(rows, row, "test", "none", key) for key in ("confidence", "accuracy")]
-    return [confidence - accuracy for confidence, accuracy in zip(*sides, strict=True)]
+def over_confidence(rows: Runs, row: str) -> Sample:
+    """Confidence − accuracy of each seed, in points."""
+    confidence, accuracy = (pick(rows, row, f"test/none/{key}") for key in ("confidence", "accuracy"))
+    values = [a - b for a, b in zip(confidence, accuracy, strict=True)]
+    return Sample(values, confidence.source | {"minus": accuracy.source["path"]})
 
 
-def too_sure(rows: Runs, row: str) -> Judged:
-    """Is the row over-confident on average?"""
-    gaps = over_confidence(rows, row)
-    difference = within([0.0] * len(gaps), gaps)
-    return f"confidence − accuracy {difference}", difference.above()
-
-
-def too_unsure(rows: Runs, row: str) -> Judged:
-    """Is the row under-confident on average?"""
-    gaps = over_confidence(rows, row)
-    difference = within([0.0] * len(gaps), gaps)
-    return f"confidence − accuracy {difference}", difference.below()
+def mean_confidence_gap(rows: Runs, row: str, *, over: bool) -> Judged:
+    """Is the row over-confident (under-confident) on average?"""
+    difference = within(*(pick(rows, row, f"test/none/{key}") for key in ("accuracy", "confidence")))
+    return f"confidence − accuracy {difference}", difference.above() if over else difference.below()
 
 
 def less_sure(rows: Runs, before: str, after: str) -> Judged:
@@ -109,12 +95,12 @@ def both_signs(rows: Runs) -> Judged:
     gap, error = confidence - accuracy, np.sqrt(confidence * (1 - confidence) / np.maximum(count, 1))
     over, under = int((gap > 2 * error).sum()), int((gap < -2 * error).sum())
     words = f"{over} bins over-confident, {under} under-confident, of {int((count > 0).sum())}"
-    return words, bool(over and under)
+    return words, Count({"over-confident": over, "under-confident": under}, least=1)
 
 
 def extreme_entropy(rows: Runs, row: str, *, highest: bool) -> Judged:
     """The mean entropy of a row against the nearest other cell (figure 10)."""
-    entropies = {cell: [value / 100 for value in pick(rows, cell, "test", "none", "entropy")] for cell in CELLS}
+    entropies = {cell: pick(rows, cell, "test/none/entropy", 1.0) for cell in CELLS}
     others = {cell: values for cell, values in entropies.items() if cell != row}
     nearest = (max if highest else min)(others, key=lambda cell: statistics.mean(others[cell]))
     difference = between(others[nearest], entropies[row])
@@ -123,23 +109,23 @@ def extreme_entropy(rows: Runs, row: str, *, highest: bool) -> Judged:
 
 
 def better_and_surer(rows: Runs) -> Judged:
-    """No cell has both a lower ECE₂ and a lower mean entropy than cross entropy, each beyond the noise (figure 10)."""
-    found, likely = [], []
-    for cell in CELLS:
-        if cell == CE:
-            continue
+    """No cell has both a lower ECE₂ and a lower mean entropy than cross entropy (figure 10).
+
+    A cell is judged by the difference that speaks more against "both lower", and the claim by the cell of which it
+    speaks least.
+    """
+    judged = {}
+    for cell in (one for one in CELLS if one != CE):
         error = between(ece2(rows, CE), ece2(rows, cell))
-        spread = between(*(pick(rows, one, "test", "none", "entropy") for one in (CE, cell)))
-        if error.value < 0 and spread.value < 0:
-            likely.append(cell)
-        if error.below().verdict == HOLDS and spread.below().verdict == HOLDS:
-            found.append(cell)
-    words = f"{len(found)} of {len(CELLS) - 1} cells beyond the noise; by their means {', '.join(likely) or 'none'}"
-    return words, False if found else (None if likely else True)
+        spread = between(*(pick(rows, one, "test/none/entropy") for one in (CE, cell)))
+        judged[cell] = max((error, spread), key=lambda one: one.value / max(one.reach, 1e-12))
+    nearest = min(judged, key=lambda cell: judged[cell].value / max(judged[cell].reach, 1e-12))
+    words = f"nearest to it is {nearest}, with the larger of both differences {judged[nearest]}"
+    return words, judged[nearest].above()
 
 
 def effects(rows: Runs, secondary: str, scaling: str) -> list[float]:
-    """Cohen's d of a secondary loss on ECE₂ with every primary loss; positive is better."""
+    """Cohen's d of a secondary loss on ECE₂ with each primary loss; positive is better."""
     found = []
     for primary in PRIMARY:
         without, with_it = (ece2(rows, f"{primary}+{one}", scaling) for one in ("none", secondary))
@@ -149,36 +135,32 @@ def effects(rows: Runs, secondary: str, scaling: str) -> list[float]:
 
 
 def largest_effect(scaling: str) -> Callable[[Runs], Judged]:
-    """Soft AvUC against the best other secondary loss by the mean d over primary losses and datasets (figure 1).
-
-    The rows hold CIFAR-100, and the cells of CIFAR-10 under "cifar10 …"; settings are the units of the interval.
-    """
+    """Soft AvUC against the best other secondary loss by the mean d over primary losses (figure 1)."""
 
     def check(rows: Runs) -> Judged:
-        small = {name.removeprefix(SMALL): runs for name, runs in rows.items() if name.startswith(SMALL)}
-        names = ("mmce", "avuc", "avuc_gs", "soft_avuc", "soft_ece")
-        every = {
-            name: effects(rows, name, scaling) + (effects(small, name, scaling) if small else []) for name in names
-        }
-        means = {name: statistics.mean(values) for name, values in every.items()}
-        best = max((name for name in names if name != "soft_avuc"), key=means.__getitem__)
-        difference = within(every[best], every["soft_avuc"])
-        wins = sum(a > b for a, b in zip(every["soft_avuc"], every[best], strict=True))
-        words = ", ".join(f"{name} {means[name]:+.1f}" for name in sorted(names, key=lambda name: -means[name]))
-        words = f"mean d of {len(every[best])} settings: {words}; soft AvUC − {best} {difference}"
-        return words.replace("-", "−"), difference.above(cases=f"{wins} of {len(every[best])}")
+        by_name = {name: effects(rows, name, scaling) for name in SECONDARY[1:]}
+        means = {name: statistics.mean(values) for name, values in by_name.items()}
+        best = max((name for name in means if name != "soft_avuc"), key=means.__getitem__)
+        gaps = [a - b for a, b in zip(by_name["soft_avuc"], by_name[best], strict=True)]
+        difference = student_mean(gaps)
+        words = ", ".join(f"{name} {means[name]:+.1f}" for name in sorted(means, key=lambda name: -means[name]))
+        words = f"mean d of {len(gaps)} settings: {words}; soft AvUC − {best} {difference}"
+        return words.replace("-", "−"), difference.above(cases=f"{sum(gap > 0 for gap in gaps)} of {len(gaps)}")
 
     return check
 
 
 def scaling_count(rows: Runs) -> Judged:
     """In how many cells TS-SB-ECE has a lower ECE₂ than TS on average over seeds (table 2)."""
-    wins = [statistics.mean(ece2(rows, cell, "ts-soft")) < statistics.mean(ece2(rows, cell, "ts")) for cell in CELLS]
-    return wilson(sum(wins), len(wins))
+    pairs = [(ece2(rows, cell, "ts"), ece2(rows, cell, "ts-soft")) for cell in CELLS]
+    wins = sum(statistics.mean(second) < statistics.mean(first) for first, second in pairs)
+    words, judged = wilson(wins, len(pairs))
+    source = {"interval": "wilson", "pairs": [[first.source, second.source] for first, second in pairs]}
+    return words, replace(judged, source=source)
 
 
-def wilson(count: int, total: int) -> Judged:
-    """A share of cases with its Wilson 95% interval, and the verdict on "in more than half"."""
+def wilson(count: int, total: int) -> tuple[str, Evidence]:
+    """A share of cases with its Wilson 95% interval, and the evidence for "in more than half"."""
     z, share = 1.96, count / total
     centre = (share + z**2 / (2 * total)) / (1 + z**2 / total)
     reach = z / (1 + z**2 / total) * (share * (1 - share) / total + z**2 / (4 * total**2)) ** 0.5
@@ -189,25 +171,27 @@ def wilson(count: int, total: int) -> Judged:
 
 def lower_figure(rows: Runs, before: str, after: str, key: str) -> Judged:
     """Is a figure of the test set lower in the second row?"""
-    first, second = (pick(rows, one, "test", "none", key) for one in (before, after))
+    first, second = (pick(rows, one, f"test/none/{key}") for one in (before, after))
     difference = between(first, second)
     return arrow(first, second, difference), difference.below()
 
 
-def memorised(rows: Runs, row: str, *, expected: bool) -> Judged:
-    """ECE-15 of training images against that of the test set of the same networks (table 3)."""
-    seen, unseen = pick(rows, row, "train", "ece"), pick(rows, row, "test", "none", "ece")
-    difference = within(unseen, seen)
-    return arrow(unseen, seen, difference), difference.below() if expected else difference.above()
+def memorizes(rows: Runs, row: str, *, expected: bool = True) -> Judged:
+    """Is the ECE-15 of training images below 1%, the paper's sign of memorization (appendix B, table 3)?"""
+    train, test = pick(rows, row, "train/ece"), pick(rows, row, "test/none/ece")
+    difference = replace(student_mean(train), source={"interval": "single", "first": train.source})
+    words = f"{statistics.mean(test):.2f} → {difference}".replace("+", "")
+    return words, difference.below(1.0) if expected else difference.above(1.0)
 
 
 def below_dirichlet(rows: Runs, row: str, scaled: str, dataset: str = "cifar100") -> Judged:
     """A row without scaling against another loss after Dirichlet scaling, on the networks whose logits were kept."""
     found = json.loads((RESULTS / "post-hoc.json").read_text(encoding="utf-8"))
     named = {name: one for name, one in found.items() if name.startswith(f"{dataset} {scaled} seed")}
-    first = [float(one["Dirichlet (ODIR)"][1]) for one in named.values()]
-    if not first:
+    if not named:
         raise MissingRowError(f"{scaled} + Dirichlet")
+    about = {"file": "post-hoc.json", "networks": list(named), "method": "Dirichlet (ODIR)"}
+    first = Sample([float(one["Dirichlet (ODIR)"][1]) for one in named.values()], about)
     second = ece2(rows, row)
     difference = between(first, second)
     return f"{len(first)} and {len(second)} networks: {arrow(first, second, difference)}", difference.below()
@@ -239,9 +223,9 @@ CLAIMS: list[tuple[str, str, Check]] = [
     ("κ is the soft threshold, T its sharpness (figure 4)", "seen", lambda _: shapes.threshold_and_sharpness()),
     ("SB-ECE of a calibrated model tends to 0 (Proposition 1)", "→ 0", lambda _: shapes.proposition_one()),
     ("The best cell has a soft loss, over all primary losses (figure 5)", "3.38 → 1.57", best_cell),
-    ("Cross entropy is over-confident (figures 6 and 10)", "seen", lambda r: too_sure(r, CE)),
-    ("MMCE makes it less so", "seen", lambda r: less_sure(r, CE, "cross_entropy+mmce")),
-    ("Focal is under-confident (figures 6 and 10)", "seen", lambda r: too_unsure(r, FOCAL)),
+    ("Cross entropy is over-confident (figures 6 and 10)", "seen", lambda r: mean_confidence_gap(r, CE, over=True)),
+    ("MMCE makes it less so", "seen", lambda r: less_sure(r, CE, "cross_entropy+mmce_weighted")),
+    ("Focal is under-confident (figures 6 and 10)", "seen", lambda r: mean_confidence_gap(r, FOCAL, over=False)),
     ("Brier is over-confident in some bins, under-confident in others (figure 10)", "seen", both_signs),
     (
         "Cross entropy has the lowest mean entropy (figure 10)",
@@ -255,14 +239,20 @@ CLAIMS: list[tuple[str, str, Check]] = [
         "lowest (ImageNet)",
         lowest_under_shift,
     ),
-    ("TS-SB-ECE beats TS under shift after Brier (figure 9)", "lower", lambda r: soft_scaling_everywhere(r, BRIER)),
+    ("TS-SB-ECE beats TS under shift after Brier (figure 9)", "lower", lambda r: soft_scaling_under_shift(r, BRIER)),
     ("TS-SB-ECE beats TS in most cells (table 2)", "35 of 42", scaling_count),
-    (
-        "Cross entropy memorises: ECE-15, test → train (table 3)",
-        "6.88 → 0.45",
-        lambda r: memorised(r, CE, expected=True),
+    *(
+        (
+            f"{words}: ECE-15 of training images, CIFAR-100 (table 3)",
+            printed,
+            lambda r, row=row, low=low: memorizes(r, row, expected=low),
+        )
+        for words, row, printed, low in (
+            ("Cross entropy memorizes", CE, "6.88 → 0.45", True),
+            ("Focal does not memorize", FOCAL, "4.21 → 9.18", False),
+            ("Brier does not memorize", BRIER, "3.51 → 2.49", False),
+        )
     ),
-    ("Focal does not (table 3)", "4.21 → 9.18", lambda r: memorised(r, FOCAL, expected=False)),
     *_table_four(),
     *(
         (
@@ -276,18 +266,33 @@ CLAIMS: list[tuple[str, str, Check]] = [
 
 CIFAR10_CLAIMS: list[tuple[str, str, Check]] = [
     (
-        f"CIFAR-10: focal + soft ECE without scaling beats {name} + Dirichlet (table 5)",
-        f"{printed} → 1.19",
+        f"CIFAR-10: {words}: ECE-15 of training images (table 3)",
+        printed,
+        lambda r, row=row, low=low: memorizes(r, row, expected=low),  # type: ignore[misc]
+    )
+    for words, row, printed, low in (
+        ("cross entropy memorizes", CE, "2.66 → 0.05", True),
+        ("focal does not memorize", FOCAL, "5.28 → 7.13", False),
+    )
+]
+
+HALF_CLAIMS: list[tuple[str, str, Check]] = [
+    (
+        f"CIFAR-10 at half resolution: focal + soft ECE without scaling beats {name} + Dirichlet (table 5)",
+        f"{HALF}: {printed} → 1.19",
         lambda r, scaled=scaled: below_dirichlet(r, SOFT_ECE, scaled, "cifar10"),  # type: ignore[misc]
     )
     for name, scaled, printed in (("cross entropy", CE, "2.45"), ("Brier", BRIER, "4.69"))
 ]
-CIFAR10_CLAIMS += [
-    ("CIFAR-10: the best cell has a soft loss, over all primary losses (figure 5)", "1.34 → 1.19", best_cell),
-    ("CIFAR-10: TS-SB-ECE beats TS in most cells (table 2)", "17 of 18", scaling_count),
+HALF_CLAIMS += [
     (
-        "CIFAR-10: cross entropy memorises: ECE-15, test → train (table 3)",
-        "seen",
-        lambda r: memorised(r, CE, expected=True),
+        "CIFAR-10 at half resolution: the best cell has a soft loss, over all primary losses (figure 5)",
+        f"{HALF}: 1.34 → 1.19",
+        best_cell,
+    ),
+    (
+        "CIFAR-10 at half resolution: TS-SB-ECE beats TS in most cells (table 2)",
+        f"{HALF}: 17 of 18",
+        scaling_count,
     ),
 ]

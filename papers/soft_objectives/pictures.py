@@ -30,7 +30,15 @@ from calibrant.report.plots import (  # noqa: E402
 Rows = dict[str, list[Result]]
 RESOLUTION = 90
 CE, FOCAL = "cross_entropy+none", "focal+none"
-SHOWN = (CE, "cross_entropy+mmce", FOCAL, "focal+mmce", "focal+soft_avuc", "focal+soft_ece", "brier+none")
+SHOWN = (
+    CE,
+    "cross_entropy+mmce_weighted",
+    FOCAL,
+    "focal+mmce_weighted",
+    "focal+soft_avuc",
+    "focal+soft_ece",
+    "brier+none",
+)
 SEVERITIES = range(6)
 PRIMARY_COLORS = {"cross_entropy": PALETTE[1], "focal": PALETTE[0], "brier": PALETTE[2]}
 PRIMARY_WORDS = {"cross_entropy": "cross entropy", "focal": "focal", "brier": "Brier"}
@@ -145,14 +153,14 @@ def error_over_entropy(rows: Rows) -> Axes:
 
 def draw(rows: Rows) -> dict[str, Axes]:
     """Every figure by file name."""
-    with_cross_entropy = [f"cross_entropy+{name}" for name in ("none", "mmce", "soft_ece", "soft_avuc")]
+    with_cross_entropy = [f"cross_entropy+{name}" for name in ("none", "soft_ece", "soft_avuc")]
     after = {
         f"{PRIMARY_WORDS[primary]} {words}": (f"{primary}+none", scaling)
         for primary in ("focal", "brier")
         for words, scaling in (("+ TS", "ts"), ("+ TS-SB-ECE", "ts-soft"))
     }
     scalings = {"cross entropy": "none", "… + TS": "ts", "… + TS-SB-ECE": "ts-soft"}
-    trained = {row_name(rows[name][0]): (name, "none") for name in SHOWN if name != "cross_entropy+mmce"}
+    trained = {row_name(rows[name][0]): (name, "none") for name in SHOWN if rows[name][0]["shift"]}
     return {
         "figure-1": effect_sizes(rows),
         "figure-2": under_shift(rows, {words: (CE, one) for words, one in scalings.items()}, "post-hoc scaling"),

@@ -22,6 +22,9 @@ from pool import Job, Pool, Source
 from settings import MAIN_ROWS, TABLE, Setting
 from training import Recipe
 
+TINY_TRACK = "focal+mmce"
+"""The row that `--tiny` tunes."""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line of the study."""
@@ -84,10 +87,19 @@ def parse(arguments: list[str] | None, description: str | None) -> argparse.Name
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--no-graphs", action="store_true")
     parser.add_argument("--no-shift", action="store_true", help="leave out the corrupted test sets")
-    parser.add_argument("--tiny", type=int, nargs="?", const=3, default=0, help="this many tiny runs on the CPU")
+    parser.add_argument(
+        "--tiny",
+        type=int,
+        nargs="?",
+        const=3,
+        default=0,
+        help=f"synthetic images on the CPU, in seconds: this many runs, or the tuning of {TINY_TRACK} with two seeds",
+    )
     options = parser.parse_args(arguments)
     if not options.tiny and options.data is None:
         parser.error("--data is needed unless --tiny")
+    if options.tiny:
+        options.tracks, options.seeds = options.tracks or [TINY_TRACK], min(options.seeds, 2)
     return options
 
 

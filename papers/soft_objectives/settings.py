@@ -14,7 +14,7 @@ from calibrant.neural import losses
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 PRIMARY = ("cross_entropy", "focal", "brier")
-SECONDARY = ("none", "mmce", "avuc", "avuc_gs", "soft_avuc", "soft_ece")
+SECONDARY = ("none", "mmce_weighted", "mmce", "avuc", "avuc_gs", "soft_avuc", "soft_ece")
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,9 @@ TABLE: tuple[Setting, ...] = (
     Setting("cross_entropy", "avuc_gs", weight=0.1, kappa=1.0),
     Setting("cross_entropy", "soft_avuc", weight=0.3, kappa=0.3, temperature=0.1),
     Setting("cross_entropy", "soft_ece", weight=0.3, temperature=0.01),
+    Setting("cross_entropy", "mmce_weighted", weight=1.0),
+    Setting("focal", "mmce_weighted", weight=0.03),
+    Setting("brier", "mmce_weighted", weight=0.1),
 )
 """The rows of the table, the ones the conclusions rest on first."""
 

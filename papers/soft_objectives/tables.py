@@ -18,7 +18,7 @@ sys.path.insert(0, str(HERE))
 
 import figure_claims  # noqa: E402
 from cells import RECIPE, SECONDARIES  # noqa: E402
-from claims import CIFAR10_CLAIMS, CLAIMS, claim_rows  # noqa: E402
+from claims import CIFAR10_CLAIMS, CLAIMS, HALF_CLAIMS, OUR_CLAIMS, claim_rows  # noqa: E402
 from settings import PRIMARY, SECONDARY, STRONG_DECAY, Setting  # noqa: E402
 from tune import TUNING_SEED, choose, tracks  # noqa: E402
 
@@ -31,8 +31,8 @@ NAMES = {
     "focal": "focal",
     "brier": "Brier",
     "none": "none",
-    "mmce": "MMCE",
-    "mmce_weighted": "MMCE, reweighted",
+    "mmce": "MMCE, plain",
+    "mmce_weighted": "MMCE",
     "avuc": "AvUC",
     "avuc_gs": "AvUC-GS",
     "soft_avuc": "soft AvUC",
@@ -45,17 +45,24 @@ EPOCHS = 40
 """Of every run in the tables; a few early ones were longer."""
 
 
+def read_runs(folder: Path) -> list[Result]:
+    """All finished runs, each with its address FILE:LINE as "at"."""
+    return [
+        {**json.loads(line), "at": f"{path.name}:{number}"}
+        for path in sorted(folder.glob("*.jsonl"))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+    ]
+
+
 def read_results(folder: Path, dataset: str = "cifar100") -> list[Result]:
-    """Every finished run of the study's length on one dataset; the first runs did not say theirs, CIFAR-100."""
-    lines = [line for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
-    runs = [run for run in map(json.loads, lines) if run["recipe"]["epochs"] == EPOCHS]
+    """The finished runs of the study's length on one dataset; the first runs do not name theirs, CIFAR-100."""
+    runs = [run for run in read_runs(folder) if run["recipe"]["epochs"] == EPOCHS]
     return [run for run in runs if run.get("data", "cifar100") == dataset]
 
 
 def cell_rows(folder: Path) -> dict[str, list[Result]]:
     """The cells of CIFAR-10 by name, three seeds of the β that the paper's rule takes on the validation images."""
-    lines = [line for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
-    runs = [run for run in map(json.loads, lines) if run["recipe"]["network"] == RECIPE.network]
+    runs = [run for run in read_runs(folder) if run["recipe"]["network"] == RECIPE.network]
     found = {}
     for cell in (f"{p}+{s}" for p in PRIMARY for s in ("none", *SECONDARIES)):
         mine = [run for run in runs if run["row"] == cell]
@@ -65,9 +72,8 @@ def cell_rows(folder: Path) -> dict[str, list[Result]]:
 
 
 def cells_tuning(folder: Path) -> str:
-    """ECE-15 and accuracy of the validation images of every β that was tried, the one taken in bold."""
-    lines = [line for path in sorted(folder.glob("*.jsonl")) for line in path.read_text().splitlines()]
-    runs = [run for run in map(json.loads, lines) if run["recipe"]["network"] == RECIPE.network]
+    """ECE-15 and accuracy of the validation images of each tried β, the one taken in bold."""
+    runs = [run for run in read_runs(folder) if run["recipe"]["network"] == RECIPE.network]
     body = []
     for cell, chosen in cell_rows(folder).items():
         tried = [run for run in runs if run["row"] == cell and run["seed"] == 0]
@@ -280,7 +286,7 @@ def shift_table(rows: dict[str, list[Result]], scaling: str) -> str:
     """The paper's figures 2 and 7 as numbers: ECE₂ by severity, mean over corruptions ± corrected standard error."""
     severities = [1, 2, 3, 4, 5]
     body = []
-    for runs in rows.values():
+    for runs in (some for some in rows.values() if some[0]["shift"]):
         cells = [percent(pick(runs, "test", scaling, "mass_ece")).split(" ")[0]]
         for severity in severities:
             kinds = sorted({name.rsplit("-", 1)[0] for name in runs[0]["shift"]})
@@ -374,13 +380,18 @@ def cost_table(folder: Path) -> str:
 
 
 def all_claims(results: list[Result]) -> list[Claim]:
-    """The claims on CIFAR-100, then on the cells of CIFAR-10."""
-    cells = cell_rows(HERE / "results")
-    rows = {**table_rows(results), **matched_rows(results)}
-    rows |= {figure_claims.SMALL + name: runs for name, runs in cells.items()}
+    """The claims on CIFAR-100, then on CIFAR-10, then those at half resolution."""
+    folder = HERE / "results"
+    large = {**table_rows(results), **matched_rows(results)}
+    small, half = table_rows(read_results(folder, "cifar10")), cell_rows(folder)
+    networks = {
+        f"{place} {name}": runs for place, rows in enumerate((large, small, half)) for name, runs in rows.items()
+    }
     return [
-        *claim_rows(rows, [*CLAIMS, *figure_claims.CLAIMS]),
-        *claim_rows(cells, [*CIFAR10_CLAIMS, *figure_claims.CIFAR10_CLAIMS]),
+        *claim_rows(large, [*CLAIMS, *figure_claims.CLAIMS]),
+        *claim_rows(small, [*CIFAR10_CLAIMS, *figure_claims.CIFAR10_CLAIMS]),
+        *claim_rows(half, [*HALF_CLAIMS, *figure_claims.HALF_CLAIMS]),
+        *claim_rows(networks, OUR_CLAIMS),
     ]
 
 

@@ -196,11 +196,16 @@ def test_cells_are_tuned_and_their_winner_gets_the_other_seeds(tmp_path, study) 
 
 def test_claims_are_decided_by_their_intervals(study) -> None:
     claims = study("claims")
-    assert claims.between([5.0, 5.1, 4.9], [1.0, 1.1, 0.9]).below().verdict == "holds"
-    assert claims.between([1.0, 1.1, 0.9], [5.0, 5.1, 4.9]).below().verdict == "does not hold"
-    assert claims.between([5.0, 6.0, 4.0], [4.5, 5.5, 4.0]).below().verdict == "not decided"
-    assert claims.between([5.0, 5.1, 4.9], [1.0]).below().verdict == "not decided"
-    first, second = [3.0, 4.0, 5.0], [2.5, 3.6, 4.4]
+
+    def sample(*values):
+        return claims.Sample(values, {})
+
+    high, low = sample(5.0, 5.1, 4.9), sample(1.0, 1.1, 0.9)
+    assert claims.between(high, low).below().verdict == "holds"
+    assert claims.between(low, high).below().verdict == "does not hold"
+    assert claims.between(sample(5.0, 6.0, 4.0), sample(4.5, 5.5, 4.0)).below().verdict == "not decided"
+    assert claims.between(high, sample(1.0)).below().verdict == "not decided"
+    first, second = sample(3.0, 4.0, 5.0), sample(2.5, 3.6, 4.4)
     difference = claims.within(first, second)
     gaps = np.subtract(second, first)
     reach = 4.302652729749464 * gaps.std(ddof=1) / np.sqrt(3)

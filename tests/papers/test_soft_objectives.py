@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ sys.path.insert(0, str(STUDY))
 import figure_claims  # noqa: E402
 import shapes  # noqa: E402
 
+ADDRESS = count()
+
 
 def run(ece, entropy=1.0, accuracy=0.7, confidence=0.7, train=0.01, shift=0.2):
     """One run with the figures that claims read."""
@@ -25,6 +28,7 @@ def run(ece, entropy=1.0, accuracy=0.7, confidence=0.7, train=0.01, shift=0.2):
     figures |= {"ks_error": ece, "sweep_ece": ece}
     cell = {"none": {"mass_ece": shift}, "ts": {"mass_ece": shift}, "ts-soft": {"mass_ece": shift}}
     return {
+        "at": f"made-up:{next(ADDRESS)}",
         "test": {"none": figures, "ts": figures, "ts-soft": {**figures, "mass_ece": ece / 2}},
         "train": {"ece": train},
         "shift": {f"{kind}-{level}": cell for kind in ("noise", "blur") for level in range(1, 6)},
@@ -44,7 +48,7 @@ def test_the_best_cell_decides_figure_5():
     words, judged = figure_claims.best_cell(cells(focal_soft_ece={"ece": 0.01}))
     assert judged.verdict == "holds"
     assert "focal+soft_ece" in words
-    assert figure_claims.best_cell(cells(brier_mmce={"ece": 0.01}))[1].verdict == "does not hold"
+    assert figure_claims.best_cell(cells(brier_mmce_weighted={"ece": 0.01}))[1].verdict == "does not hold"
     assert figure_claims.best_cell(cells())[1].verdict == "not decided"
 
 
@@ -55,24 +59,39 @@ def test_lowest_and_highest_entropy():
 
 
 def test_a_cell_that_is_better_and_surer_refutes_the_open_challenge():
-    assert figure_claims.better_and_surer(cells())[1] is True
-    better = cells(focal_mmce={"ece": 0.01, "entropy": 0.5})
-    assert figure_claims.better_and_surer(better)[1] is False
+    worse = {cell.replace("+", "_"): {"ece": 0.06} for cell in figure_claims.CELLS if cell != "cross_entropy+none"}
+    assert figure_claims.better_and_surer(cells(**worse))[1].verdict == "holds"
+    assert figure_claims.better_and_surer(cells())[1].verdict == "not decided"
+    better = cells(**worse | {"focal_avuc": {"ece": 0.01, "entropy": 0.5}})
+    words, judged = figure_claims.better_and_surer(better)
+    assert judged.verdict == "does not hold"
+    assert "focal+avuc," in words
 
 
 def test_over_confidence_has_a_sign():
     rows = cells(focal_none={"ece": 0.05, "confidence": 0.6}, cross_entropy_none={"ece": 0.05, "confidence": 0.8})
-    assert figure_claims.too_sure(rows, "cross_entropy+none")[1].verdict == "holds"
-    assert figure_claims.too_unsure(rows, "focal+none")[1].verdict == "holds"
-    assert figure_claims.too_sure(rows, "focal+none")[1].verdict == "does not hold"
+    verdicts = {
+        (row, over): figure_claims.mean_confidence_gap(rows, f"{row}+none", over=over)[1].verdict
+        for row in ("cross_entropy", "focal")
+        for over in (True, False)
+    }
+    assert list(verdicts.values()) == ["holds", "does not hold", "does not hold", "holds"]
+
+
+def test_memorization_is_a_train_error_below_one_percent():
+    rows = cells(
+        cross_entropy_none={"ece": 0.1, "train": 0.005},
+        focal_none={"ece": 0.1, "train": 0.02},
+    )
+    verdicts = [figure_claims.memorizes(rows, f"{row}+none")[1].verdict for row in ("cross_entropy", "focal", "brier")]
+    assert verdicts == ["holds", "does not hold", "not decided"]  # the third one is at the margin
 
 
 def test_the_largest_effect_over_primary_losses_and_datasets():
     rows = cells(**{f"{primary}_soft_avuc": {"ece": 0.01} for primary in figure_claims.PRIMARY})
-    rows |= {figure_claims.SMALL + name: runs for name, runs in rows.items()}
     words, judged = figure_claims.largest_effect("none")(rows)
-    assert words.startswith("mean d of 6 settings: soft_avuc")
-    assert (judged.side, judged.cases) == ("above", "6 of 6")
+    assert words.startswith("mean d of 3 settings: soft_avuc")
+    assert (judged.side, judged.cases) == ("above", "3 of 3")
 
 
 def test_shares_of_cells_have_wilson_intervals():
@@ -83,8 +102,8 @@ def test_shares_of_cells_have_wilson_intervals():
 
 
 def test_formulas_behind_figures_3_and_4():
-    assert shapes.soft_bins_become_hard()[1] is True
-    assert shapes.threshold_and_sharpness()[1] is True
+    assert shapes.soft_bins_become_hard()[1].verdict == "holds"
+    assert shapes.threshold_and_sharpness()[1].verdict == "holds"
     share = np.linspace(0.05, 0.95, 19)
     odds = (share / (1 - share) * (0.7 / 0.3)) ** (1 / 0.25)
     np.testing.assert_allclose(shapes.uncertainty(share, 0.3, 0.25), odds / (1 + odds), rtol=1e-12)
