@@ -1,7 +1,8 @@
-"""Many clamping fits of one network at once: every step runs one batch that holds a part for each fit.
+"""Many clamping fits of one network at once: each step runs one batch with a part for each fit.
 
-A GPU is idle most of the time during a single fit of a small network. The steps are those of
-`calibrant.NeuralClamping`, and a test holds the two equal.
+A GPU is idle most of the time during a single fit of a small network. Two procedures descend here: that of
+`calibrant.NeuralClamping`, on log T with momentum, and the published one, plain SGD on δ and T for a fixed number of
+epochs. A test compares the first with the library and the second with a literal version of the paper's algorithm 1.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ IMPROVEMENT = 1e-7
 
 @dataclass(frozen=True)
 class Fit:
-    """One fit: its loss, its start, its calibration rows and the seed of their order."""
+    """One fit: its loss, its start, its calibration rows, the seed of their order, and the procedure."""
 
     gamma: float
     penalty: float
@@ -32,6 +33,7 @@ class Fit:
     rows: Tensor
     seed: int
     learning_rate: float = 0.001
+    published: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,13 +46,16 @@ class Fitted:
 
 
 class Group:
-    """Fits of equally many rows, side by side."""
+    """Fits of one procedure with equally many rows, side by side."""
 
     def __init__(self, model: nn.Module, inputs: Tensor, labels: Tensor, fits: list[Fit], *, autocast: bool) -> None:
         self.model, self.inputs, self.labels, self.fits = model, inputs, labels, fits
         device, self.autocast = inputs.device, autocast
         self.rows = torch.stack([fit.rows for fit in fits]).to(device)
-        self.units = torch.stack([input_units(inputs[rows]) for rows in self.rows])
+        self.published = fits[0].published
+        self.units = torch.stack(
+            [torch.ones_like(inputs[0]) if self.published else input_units(inputs[rows]) for rows in self.rows]
+        )
         start = torch.stack([fit.delta for fit in fits]).to(device)
         tiny = torch.finfo(start.dtype).tiny
         self.fixed = torch.where(self.units == 0, start, torch.zeros_like(start))
@@ -59,21 +64,22 @@ class Group:
         def column(values: list[float]) -> Tensor:
             return torch.tensor(values, dtype=torch.float32, device=device)
 
-        self.log_temperature = column([math.log(fit.temperature) for fit in fits])
+        # the variable of the descent that stands for T: T itself or its logarithm
+        self.variable = column([fit.temperature if self.published else math.log(fit.temperature) for fit in fits])
         self.gamma, self.penalty = column([fit.gamma for fit in fits]), column([fit.penalty for fit in fits])
         self.rate = column([fit.learning_rate for fit in fits])
-        self.momenta = [torch.zeros_like(self.scaled), torch.zeros_like(self.log_temperature)]
+        self.momenta = [torch.zeros_like(self.scaled), torch.zeros_like(self.variable)]
 
     def run(self, epochs: int, batch_size: int, patience: int) -> list[Fitted]:
         """Descend until every fit has stopped."""
         n_fits, n = self.rows.shape
         generators = [torch.Generator().manual_seed(fit.seed) for fit in self.fits]
         best = torch.full((n_fits,), math.inf, device=self.rows.device)
-        kept = [self.scaled.clone(), self.log_temperature.clone()]
+        kept = [self.scaled.clone(), self.variable.clone()]
         ended: list[tuple[Tensor, Tensor] | None] = [None] * n_fits
         stale, traces = [0] * n_fits, [[] for _ in self.fits]  # type: ignore[var-annotated]
         for _ in range(epochs):
-            before = [self.scaled.clone(), self.log_temperature.clone()]
+            before = [self.scaled.clone(), self.variable.clone()]
             losses = self._epoch(generators, n, batch_size)
             better = losses < best
             kept = [torch.where(_like(better, new), new, old) for new, old in zip(before, kept, strict=True)]
@@ -84,18 +90,18 @@ class Group:
                 traces[place].append(value)
                 stale[place] = 0 if value < float(best[place]) - IMPROVEMENT else stale[place] + 1
                 if not self._finite(place, value):
-                    ended[place] = (torch.full_like(self.scaled[place], math.nan), self.log_temperature[place])
-                elif stale[place] >= patience:
+                    ended[place] = (torch.full_like(self.scaled[place], math.nan), self.variable[place])
+                elif stale[place] >= patience and not self.published:
                     ended[place] = (kept[0][place].clone(), kept[1][place].clone())
             best = torch.where(better, losses, best)
             if all(one is not None for one in ended):
                 break
         found = []
         for place, end in enumerate(ended):
-            last = kept if stale[place] else [self.scaled, self.log_temperature]
-            scaled, log_temperature = (part[place] for part in last) if end is None else end
+            last = kept if stale[place] and not self.published else [self.scaled, self.variable]
+            scaled, variable = (part[place] for part in last) if end is None else end
             delta = self.fixed[place] + self.units[place] * scaled
-            found.append(Fitted(delta.detach(), float(log_temperature.exp()), traces[place]))
+            found.append(Fitted(delta.detach(), float(self._temperature(variable)), traces[place]))
         return found
 
     def _epoch(self, generators: list[torch.Generator], n: int, batch_size: int) -> Tensor:
@@ -107,31 +113,35 @@ class Group:
 
     def _step(self, rows: Tensor, n: int) -> Tensor:
         """One update of every fit; the losses (C,) before it."""
-        scaled, log_temperature = self.scaled.requires_grad_(), self.log_temperature.requires_grad_()
+        scaled, variable = self.scaled.requires_grad_(), self.variable.requires_grad_()
         delta = self.fixed + self.units * scaled
         images = self.inputs[rows] + delta.unsqueeze(1)
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.autocast):
             logits = self.model(images.flatten(0, 1)).float()
-        scaling = log_temperature.exp().repeat_interleave(rows.shape[1]).unsqueeze(1)
+        scaling = self._temperature(variable).repeat_interleave(rows.shape[1]).unsqueeze(1)
         labels = self.labels[rows].flatten()
         log_p = of_label(log_probabilities(logits / scaling, labels), labels).view(rows.shape)
         remainder = (-torch.expm1(log_p)).clamp_min(torch.finfo(log_p.dtype).eps)
         losses = -(remainder.pow(self.gamma.unsqueeze(1)) * log_p).mean(dim=1)
         losses = losses + self.penalty / n * scaled.square().flatten(1).sum(dim=1)
-        gradients = torch.autograd.grad(losses.sum(), [scaled, log_temperature])
+        gradients = torch.autograd.grad(losses.sum(), [scaled, variable])
         with torch.no_grad():
             for place, (momentum, gradient) in enumerate(zip(self.momenta, gradients, strict=True)):
-                momentum.mul_(MOMENTUM).add_(gradient)
+                momentum.mul_(0.0 if self.published else MOMENTUM).add_(gradient)
                 step = _like(self.rate, momentum) * momentum
                 if place == 0:
                     self.scaled = scaled.detach() - step
                 else:
-                    self.log_temperature = log_temperature.detach() - step
+                    self.variable = variable.detach() - step
         return losses.detach()
 
     def _finite(self, place: int, value: float) -> bool:
-        reached = float(self.log_temperature[place].abs())
-        return math.isfinite(value) and reached <= LIMIT and bool(self.scaled[place].isfinite().all())
+        reached = float(self._temperature(self.variable[place]))
+        in_range = math.exp(-LIMIT) <= reached <= math.exp(LIMIT)
+        return math.isfinite(value) and in_range and bool(self.scaled[place].isfinite().all())
+
+    def _temperature(self, variable: Tensor) -> Tensor:
+        return variable if self.published else variable.exp()
 
 
 def fit_many(
@@ -146,11 +156,11 @@ def fit_many(
     at_once: int = 8,
     autocast: bool = False,
 ) -> list[Fitted]:
-    """Every fit, in order; those of equally many rows run side by side, at most `at_once`."""
+    """All fits, in order; those of one procedure with equally many rows run side by side, at most `at_once`."""
     found: list[Any] = [None] * len(fits)
-    sizes: dict[int, list[int]] = {}
+    sizes: dict[tuple[int, bool], list[int]] = {}
     for place, fit in enumerate(fits):
-        sizes.setdefault(len(fit.rows), []).append(place)
+        sizes.setdefault((len(fit.rows), fit.published), []).append(place)
     for places in sizes.values():
         for first in range(0, len(places), at_once):
             part = places[first : first + at_once]

@@ -3,9 +3,9 @@
     python papers/neural_clamping/clamp.py --data ../shared/data --network c100_resnet20_ce --out FOLDER
     python papers/neural_clamping/clamp.py --data ../shared/data --network c100_resnet18 --out FOLDER
 
-`c100_resnet18` is trained first. Writes NETWORK.json as it goes on, and NETWORK-logits.npz with the test logits that
-paired intervals need. `--pool FILE` takes γ and λ from the pool of an earlier run instead of scoring it again; `--tiny`
-runs every line on synthetic images on the CPU.
+`c100_resnet18` is trained first. Writes NETWORK.json as it goes on, and NETWORK-logits-1.npz … with the test logits
+for paired intervals. `--pool FILE` takes γ and λ of the library's procedure from the pool of an earlier run; `--tiny`
+runs all lines on synthetic images on the CPU.
 """
 
 from __future__ import annotations
@@ -41,8 +41,17 @@ from calibrant.neural.neural_clamping import (
     input_units,
 )
 
+TINY = {"network": "tiny", "seeds": 2, "epochs": 2, "gammas": [0.0, 0.5], "published_gammas": [0.0, 0.5]}
+"""Defaults of `--tiny`."""
+
 GAMMAS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.5, 1.0)
 PENALTIES = (0.001, 10.0)
+PUBLISHED_GAMMAS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0)
+PUBLISHED_PENALTIES = (0.001, 0.1, 10.0)
+LOGITS_PER_FILE = 5
+FINE = (-0.02, -0.01, 0.01, 0.02)
+"""The published procedure: γ by the coarse values, then by the paper's steps of 0.01 around the best, then λ."""
+
 FAST = 0.1
 """A learning rate at which δ moves far: with the paper's 0.001 it hardly leaves its start in 100 epochs."""
 TRAINING_SEED = 3
@@ -67,30 +76,30 @@ class Study:
             parts = [self.model(part if delta is None else part + delta) for part in images.split(size)]
         return torch.cat(parts).float()
 
-    def start(self, kind: str, seed: int, rows: Tensor) -> Tensor:
+    def start(self, kind: str, seed: int, rows: Tensor, *, published: bool) -> Tensor:
         """δ at the beginning: Theorem 1 on these rows, or normal with the paper's variance of 0.01."""
         inputs = self.inputs[rows]
-        if kind in ("normal", "printed"):
-            units = input_units(inputs)
+        if kind == "normal":
+            units = torch.ones_like(inputs[0]) if published else input_units(inputs)
             return 0.1 * units * torch.randn(units.shape, generator=torch.Generator().manual_seed(seed)).to(units)
-        temperature = best_temperature(self.logits[rows], self.labels[rows])
+        temperature = 1.0 if published else best_temperature(self.logits[rows], self.labels[rows])
         gradient = entropy_gradient(self.model, inputs, temperature)
         return greatest_feasible_step(gradient, inputs, *feasible_box(inputs, None))
 
     def fits(self, wanted: list[dict[str, Any]]) -> list[Any]:
-        """Fits of (gamma, penalty, start, seed, rows, rate), all at once; equal starts are computed once."""
+        """Fits of (gamma, penalty, start, seed, rows, rate, published), all at once; equal starts are shared."""
         starts: dict[Any, tuple[Tensor, float]] = {}
         fits = []
         for one in wanted:
             rows = one["rows"]
-            key = (one["start"], 0 if one["start"] == "data-driven" else one["seed"], int(rows[0]), len(rows))
+            published, seed = one.get("published", False), 0 if one["start"] == "data-driven" else one["seed"]
+            key = (one["start"], seed, int(rows[0]), len(rows), published)
             if key not in starts:
-                printed = one["start"] == "printed"
-                temperature = 1.0 if printed else best_temperature(self.logits[rows], self.labels[rows])
-                starts[key] = (self.start(one["start"], one["seed"], rows), temperature)
+                temperature = 1.0 if published else best_temperature(self.logits[rows], self.labels[rows])
+                starts[key] = (self.start(one["start"], one["seed"], rows, published=published), temperature)
             delta, temperature = starts[key]
             rate = one.get("rate", 0.001)
-            fits.append(Fit(one["gamma"], one["penalty"], delta, temperature, rows, one["seed"], rate))
+            fits.append(Fit(one["gamma"], one["penalty"], delta, temperature, rows, one["seed"], rate, published))
         options = self.options
         return fit_many(
             self.model, self.inputs, self.labels, fits, epochs=options.epochs, at_once=options.at_once,
@@ -153,52 +162,57 @@ class Study:
             for gamma, penalty, start, rate in dict.fromkeys(kinds)
             for seed in range(seeds if rate < FAST else min(seeds, 2))
         ]
-        for first in range(0, len(wanted), self.options.at_once):
-            part = wanted[first : first + self.options.at_once]
-            for one, fitted in zip(part, self.fits(part), strict=True):
-                self.found["runs"].append(self._run(one, fitted))
-            self.write()
+        self.run_all(wanted, self.found["runs"])
 
-    def printed(self, seeds: int) -> None:
-        """The procedure in print: normal start, T from 1, γ and λ by the ECE of the rows fitted on, no guard."""
+    def published(self, seeds: int) -> None:
+        """The published procedure: plain SGD on δ and T from T = 1, γ and λ by the ECE of the rows fitted on."""
         rows = torch.arange(len(self.labels), device=self.labels.device)
-        fixed = {"start": "printed", "rows": rows, "rate": 0.001}
-        pairs = [(gamma, penalty) for penalty in PENALTIES for gamma in self.options.gammas]
-        wanted = [{"gamma": gamma, "penalty": penalty, "seed": 0, **fixed} for gamma, penalty in pairs]
-        scores = [
-            about | figures(self.run(self.inputs, fitted.delta) / fitted.temperature, self.labels)
-            for about, fitted in zip(
-                ({"gamma": gamma, "penalty": penalty} for gamma, penalty in pairs), self.fits(wanted), strict=True
-            )
-        ]
-        groups = {
-            "ce": [one for one in scores if one["gamma"] == 0],
-            "focal": [one for one in scores if one["gamma"] > 0],
-        }
-        best = {name: min(group, key=lambda one: one["ece"]) for name, group in groups.items()}
-        chosen = {name: (one["gamma"], one["penalty"]) for name, one in best.items()}
-        self.found["printed"] = {"scores": scores, "variants": chosen, "runs": []}
+        fixed = {"rows": rows, "rate": 0.001, "published": True}
+        scores: list[dict[str, Any]] = []
+
+        def try_pairs(pairs: list[tuple[float, float]]) -> dict[str, Any]:
+            wanted = [{"gamma": one, "penalty": other, "start": "normal", "seed": 0, **fixed} for one, other in pairs]
+            for one, fitted in zip(wanted, self.fits(wanted), strict=True):
+                measured = figures(self.run(self.inputs, fitted.delta) / fitted.temperature, self.labels)
+                about = {"gamma": one["gamma"], "penalty": one["penalty"], "temperature": fitted.temperature}
+                scores.append(about | measured)
+            return min((one for one in scores if one["gamma"] > 0), key=lambda one: one["ece"])
+
+        best = try_pairs([(gamma, PUBLISHED_PENALTIES[0]) for gamma in self.options.published_gammas])
+        fine = [round(best["gamma"] + step, 2) for step in FINE]
+        best = try_pairs([(gamma, best["penalty"]) for gamma in fine if gamma > 0])
+        best = try_pairs([(best["gamma"], penalty) for penalty in PUBLISHED_PENALTIES[1:]])
+        variants = {"ce": (0.0, PUBLISHED_PENALTIES[0]), "focal": (best["gamma"], best["penalty"])}
+        self.found["published"] = {"scores": scores, "variants": variants, "runs": []}
+        kinds = [("ce", "normal"), ("focal", "normal"), ("focal", "data-driven")]
         wanted = [
-            {"gamma": gamma, "penalty": penalty, "seed": seed, **fixed}
-            for gamma, penalty in chosen.values()
+            {"gamma": variants[name][0], "penalty": variants[name][1], "start": start, "seed": seed, **fixed}
+            for name, start in kinds
             for seed in range(seeds)
         ]
+        self.run_all(wanted, self.found["published"]["runs"])
+
+    def run_all(self, wanted: list[dict[str, Any]], found: list[dict[str, Any]]) -> None:
+        """Fit and measure in parts, written as they come, until the time is up."""
         for first in range(0, len(wanted), self.options.at_once):
+            if time.perf_counter() > self.deadline:
+                print(f"{len(wanted) - first} fits left out: the time is up", flush=True)
+                break
             part = wanted[first : first + self.options.at_once]
-            for one, fitted in zip(part, self.fits(part), strict=True):
-                self.found["printed"]["runs"].append(self._run(one, fitted))
-        self.write()
+            found += [self._run(one, fitted) for one, fitted in zip(part, self.fits(part), strict=True)]
+            self.write()
 
     def _run(self, one: dict[str, Any], fitted: Any) -> dict[str, Any]:
         about = {key: one[key] for key in ("gamma", "penalty", "start", "seed", "rate")}
+        published = one.get("published", False)
         if bool(fitted.delta.isnan().any()):
             return about | {"diverged": True, "epochs": len(fitted.trace)}
         moved = self.run(self.test, fitted.delta)
         refused = accuracy_loss(self.logits, self.run(self.inputs, fitted.delta), self.labels)
         if one["seed"] == 0:
-            name = f"γ={one['gamma']:g} λ={one['penalty']:g} {one['start']} rate={one['rate']:g}"
+            name = run_name(one) + (" published" if published else "")
             self.kept[name] = (moved / fitted.temperature).half().cpu().numpy()
-            if one["start"] != "printed" and (one["gamma"], one["penalty"]) == tuple(self.found["variants"]["both"]):
+            if not published and (one["gamma"], one["penalty"]) == tuple(self.found["variants"]["both"]):
                 self.shift[name] = (fitted.delta, fitted.temperature)
         plain = self.run(self.test)
         return about | {
@@ -232,14 +246,17 @@ class Study:
         return found
 
     def all(self, seeds: int) -> None:
-        """The whole study, written as it goes on."""
+        """All parts of the study, written as they come; the published procedure goes first."""
         started = time.perf_counter()
+        self.deadline = started + self.options.budget_seconds
         self.shift: dict[str, tuple[Tensor, float]] = {}
         plain = self.run(self.test)
         self.kept = {"val": self.logits.half().cpu().numpy(), "test": plain.half().cpu().numpy()}
         self.found["ts_temperature"] = self.temperature
         self.found["none"] = figures(plain, self.data.test.labels)
         self.found["ts"] = figures(plain / self.temperature, self.data.test.labels)
+        self.published(seeds)
+        print(f"published {time.perf_counter() - started:.0f} s {self.found['published']['variants']}", flush=True)
         self.found["scores"] = self.pool() if self.options.pool is None else _scores_of(self.options.pool)
         self.found["variants"] = self.choose(self.found["scores"])
         gamma = self.found["variants"]["both"][0]
@@ -249,18 +266,24 @@ class Study:
         print(f"pool {time.perf_counter() - started:.0f} s {self.found['variants']}", flush=True)
         self.runs(self.found["variants"], seeds)
         print(f"runs {time.perf_counter() - started:.0f} s", flush=True)
-        self.printed(seeds)
-        print(f"printed {time.perf_counter() - started:.0f} s", flush=True)
         self.found["shift"] = self.transfer()
         self.write()
         print(f"shift {time.perf_counter() - started:.0f} s", flush=True)
 
     def write(self) -> None:
-        """What is known so far."""
+        """Write the results so far; files of logits hold few arrays, so that each stays below 16 MB."""
         out = self.options.out
         out.mkdir(parents=True, exist_ok=True)
         (out / f"{self.options.network}.json").write_text(json.dumps(_rounded(self.found)) + "\n")
-        np.savez_compressed(out / f"{self.options.network}-logits.npz", **self.kept)
+        names = list(self.kept)
+        for number, first in enumerate(range(0, len(names), LOGITS_PER_FILE), 1):
+            part = {name: self.kept[name] for name in names[first : first + LOGITS_PER_FILE]}
+            np.savez_compressed(out / f"{self.options.network}-logits-{number}.npz", **part)
+
+
+def run_name(run: dict[str, Any]) -> str:
+    """The name of a kind of run, whose seeds differ."""
+    return f"γ={run['gamma']:g} λ={run['penalty']:g} {run['start']} rate={run['rate']:g}"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -271,12 +294,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--gammas", type=float, nargs="+", default=list(GAMMAS))
+    parser.add_argument("--published-gammas", type=float, nargs="+", default=list(PUBLISHED_GAMMAS))
+    parser.add_argument("--budget-seconds", type=float, default=math.inf, help="begin no further fits after this time")
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--training-epochs", type=int, default=40)
     parser.add_argument("--at-once", type=int, default=8, help="fits side by side")
     parser.add_argument("--pool", type=Path, help="result of an earlier run whose pool chooses γ and λ")
     parser.add_argument("--no-fast", action="store_true", help=f"leave out the learning rate of {FAST}")
-    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--tiny", action="store_true", help="synthetic images on the CPU, in seconds")
+    if arguments is None:
+        arguments = sys.argv[1:]
+    if "--tiny" in arguments:
+        parser.set_defaults(**TINY)
     options = parser.parse_args(arguments)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     Study(*open_problem(options), options).all(options.seeds)

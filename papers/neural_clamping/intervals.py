@@ -1,8 +1,8 @@
-"""Paired intervals of Neural Clamping against output calibrators, from the logits that `clamp.py` kept.
+"""Measurements of Neural Clamping and output calibrators on resamples of the test rows, from the logits of `clamp.py`.
 
     python papers/neural_clamping/intervals.py FOLDER --labels ../shared/data/zoo/c100_resnet20_ce.npz
 
-The kept logits are too large for the repository; what comes out is in `results/NETWORK-intervals.json`.
+The logits are too large for the repository; `results/NETWORK-clamping.json` and `results/measurements.npz` are not.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import numpy as np
@@ -21,6 +22,7 @@ from scipy import sparse
 
 from calibrant.core.bins import mass_index, width_index
 from calibrant.core.softmax import log_softmax
+from studies.measuring import RESOLUTION, Estimate, read_measurements, store
 
 HERE = Path(__file__).parent
 RESAMPLES, N_BINS = 1000, 15
@@ -30,75 +32,64 @@ OWN = "its own T, without δ"
 
 
 def main() -> int:
-    """Every network whose logits are in the folder."""
+    """Measure the networks whose results are in the folder."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--labels", type=Path, required=True, help="file with val_labels and test_labels")
-    parser.add_argument(
-        "--networks", nargs="+", default=["c100_resnet20_ce", "c100_resnet18"], help="one labels file, so one dataset"
-    )
     options = parser.parse_args()
     with np.load(options.labels) as file:
         labels = [file[f"{part}_labels"].astype(np.int64) for part in ("val", "test")]
-    for network in options.networks:
-        with np.load(options.folder / f"{network}-logits.npz") as file:
-            arrays = {name: file[name].astype(np.float64) for name in file.files}
-        study = json.loads((HERE / "results" / f"{network}-clamping.json").read_text(encoding="utf-8"))
-        arrays = {name: values for name, values in arrays.items() if not name.endswith("rate=0.1")}
-        result = network_study(arrays, *labels, study)
-        path = HERE / "results" / f"{network}-intervals.json"
-        path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        print(f"wrote {path}", flush=True)
+    path = HERE / "results" / "measurements.npz"
+    estimates = read_measurements(path) if path.exists() else {}
+    for results in sorted(options.folder.glob("*.json")):
+        network, arrays = results.stem, {}
+        for part in sorted(options.folder.glob(f"{network}-logits-*.npz")):
+            with np.load(part) as file:
+                arrays |= {name: file[name].astype(np.float64) for name in file.files}
+        study = json.loads(results.read_text(encoding="utf-8"))
+        estimates = {name: one for name, one in estimates.items() if not name.startswith(f"{network}/")}
+        estimates |= measure_network(network, arrays, *labels, study)
+        (HERE / "results" / f"{network}-clamping.json").write_text(json.dumps(study) + "\n", encoding="utf-8")
+        print(f"measured {network}", flush=True)
+    store(estimates, path)
     return 0
 
 
 def temperatures(study: Any) -> dict[str, float]:
-    """T of the first seed of every kind of run, by the name of its logits."""
-    runs = [*study["runs"], *study.get("printed", {}).get("runs", [])]
+    """T of the first seed of each kind of run, by the name of its logits."""
+    runs = [(run, "") for run in study["runs"]]
+    runs += [(run, " published") for run in study.get("published", {}).get("runs", [])]
     return {
-        f"γ={one['gamma']:g} λ={one['penalty']:g} {one['start']} rate={one['rate']:g}": one["temperature"]
-        for one in runs
-        if one["seed"] == 0 and "temperature" in one
+        f"γ={run['gamma']:g} λ={run['penalty']:g} {run['start']} rate={run['rate']:g}{kind}": run["temperature"]
+        for run, kind in runs
+        if run["seed"] == 0 and "temperature" in run
     }
 
 
-def network_study(arrays: dict[str, np.ndarray], val_labels: np.ndarray, labels: np.ndarray, study: Any) -> Any:
-    """Figures of every method and clamping, and differences of each clamping to each method with 95% intervals."""
+def measure_network(
+    network: str, arrays: dict[str, np.ndarray], val_labels: np.ndarray, labels: np.ndarray, study: Any
+) -> dict[str, Estimate]:
+    """The columns of each method and clamping, by NETWORK/METHOD/COLUMN."""
     val, test = arrays.pop("val"), arrays.pop("test")
-    outputs = {"No calibration": test, "T alone, same γ": test / study["T alone"]["temperature"]}
+    methods = {"No calibration": test, "T alone, same γ": test / study["T alone"]["temperature"], **arrays}
     for name, make in METHODS.items():
-        outputs[name] = np.asarray(make().fit(val, val_labels).transform(test))
+        methods[name] = np.asarray(make().fit(val, val_labels).transform(test))
         print(name, flush=True)
-    own = {name: test / temperature for name, temperature in temperatures(study).items() if name in arrays}
+    own = {f"{OWN} ({name})": test / one for name, one in temperatures(study).items() if name in arrays}
     generator = np.random.default_rng(0)
     picks = [generator.integers(0, len(labels), len(labels)) for _ in range(RESAMPLES)]
     counts = np.stack([np.bincount(pick, minlength=len(labels)) for pick in picks]).astype(np.float64)
-    every = outputs | arrays | {f"{OWN} ({name})": logits for name, logits in own.items()}
-    values, drawn = {}, {}
-    for name, logits in every.items():
+    found = {}
+    for name, logits in (methods | own).items():
         columns = columns_of(logits, labels)
         errors = class_errors(logits, labels, np.vstack([np.ones(len(labels)), counts]))
-        values[name] = np.array([*figures(columns), errors[0]])
-        drawn[name] = np.column_stack([np.array([figures(columns[pick]) for pick in picks]), errors[1:]])
-    differences = {}
-    for name in arrays:
-        others = {other: other for other in outputs} | {OWN: f"{OWN} ({name})"}
-        differences[name] = {
-            word: {
-                column: interval(values[name] - values[other], drawn[name] - drawn[other], place)
-                for place, column in enumerate(COLUMNS)
-            }
-            for word, other in others.items()
-            if other in values
-        }
-    rows = {name: dict(zip(COLUMNS, map(float, np.round(value, 6)), strict=True)) for name, value in values.items()}
-    return {"rows": rows, "differences": differences}
-
-
-def interval(value: np.ndarray, draws: np.ndarray, place: int) -> list[float]:
-    """Value, low and high of one column; the draws recentred, since a resampled ECE is biased upwards."""
-    recentred = value[place] + draws[:, place] - draws[:, place].mean()
-    return [round(float(one), 6) for one in (value[place], *np.quantile(recentred, [0.025, 0.975]))]
+        values = np.array([*figures(columns), errors[0]])
+        draws = np.column_stack([np.array([figures(columns[pick]) for pick in picks]), errors[1:]])
+        # recentred, since a resampled ECE is biased upwards
+        deviations = RESOLUTION * np.rint((draws - draws.mean(axis=0)) / RESOLUTION)
+        for place, column in enumerate(COLUMNS):
+            found[f"{network}/{name}/{column}"] = Estimate(float(values[place]), values[place] + deviations[:, place])
+    return found
 
 
 def class_errors(logits: np.ndarray, labels: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -11,13 +11,15 @@ import math
 import statistics
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from verdicts import Claim, Evidence, claims_markdown  # noqa: E402
+from studies.measuring import Estimate, evidence, read_measurements  # noqa: E402
+from verdicts import Claim, Count, Evidence, claims_markdown  # noqa: E402
 
 NAMES = {
     "c100_resnet20_ce": "CIFAR-100, ResNet-20",
@@ -105,7 +107,7 @@ def table_of(network: str) -> str:
         norm = statistics.mean(run["delta_norm"] for run in found)
         chosen = f"γ = {pair_of[0]:g}, λ = {pair_of[1]:g} ({len(found)} seeds, ‖δ‖ = {norm:.2f})"
         for part, what in (("joint", ""), ("output_only", ", its T without δ")):
-            name = f"Procedure in print{what}, {words}, {chosen}"
+            name = f"From T = 1, normal start, γ and λ by the fitted rows{what}, {words}, {chosen}"
             lines.append(f"| {name} | {cells([run[part] for run in found])} |")
     return "\n".join(lines)
 
@@ -195,10 +197,9 @@ OWN = "its own T, without δ"
 
 
 def claim_rows() -> list[Claim]:
-    """Every claim; intervals are over resamples of the test rows unless said otherwise."""
+    """All claims; intervals are over resamples of the test rows unless stated otherwise."""
     return [
         *(row for network in NAMES for row in _network_claims(network)),
-        *(row for network in NAMES for row in _printed_claims(network)),
         *_choice_claims(),
         *(row for network in NAMES for row in _shift_claims(network)),
         *_own_claims(),
@@ -210,102 +211,109 @@ def _key(study: Run, start: str = "data-driven", variant: str = "both") -> str:
     return f"γ={gamma:g} λ={penalty:g} {start} rate=0.001"
 
 
+@cache
+def measured() -> dict[str, Estimate]:
+    """The measurements of the networks whose logits were measured by `intervals.py`."""
+    path = HERE / "results" / "measurements.npz"
+    return {name: one.named(name) for name, one in read_measurements(path).items()} if path.exists() else {}
+
+
+class Differences:
+    """Paired differences of a run to the other methods of a network."""
+
+    def __init__(self, network: str, key: str) -> None:
+        self.network, self.key = network, key
+        self.stored = {} if f"{network}/{key}/ece" in measured() else read(f"{network}-intervals")["differences"][key]
+
+    def __contains__(self, other: str) -> bool:
+        return other in self.stored or self._name(other, "ece") in measured()
+
+    def has_column(self, other: str, column: str) -> bool:
+        """Return whether the difference to another method is known in a column."""
+        return column in self.stored.get(other, {}) or self._name(other, column) in measured()
+
+    def _name(self, other: str, column: str) -> str:
+        return f"{self.network}/{f'{OWN} ({self.key})' if other == OWN else other}/{column}"
+
+    def evidence(
+        self, other: str, column: str, side: str, *, scale: float = 1.0, places: int = 4, margin: float = 0.0
+    ) -> Evidence:
+        """The evidence for a claim on the difference to another method in a column; the margin is in printed units."""
+        if not self.stored:
+            gap = measured()[f"{self.network}/{self.key}/{column}"] - measured()[self._name(other, column)]
+            return evidence(gap, side, margin / scale, scale=scale, places=places)
+        source = {"interval": "stored", "file": f"{self.network}-intervals.json", "scale": scale}
+        source["path"] = ["differences", self.key, other, column]
+        values = (scale * one for one in self.stored[other][column])
+        return Evidence(*values, side=side, margin=margin, places=places, source=source)
+
+    def claim(self, claim: str, paper: str, difference: tuple[str, str], side: str = "below", **options: Any) -> Claim:
+        """A claim on the difference to (another method, in a column)."""
+        # the paper has no network on CIFAR-10
+        prefix = "not on this network: " if self.network == FEWER and not paper.startswith("not ") else ""
+        judged = self.evidence(*difference, side, **options)
+        return Claim(claim, prefix + paper, str(judged), judged)
+
+    def accuracy_claim(self, claim: str) -> Claim:
+        """A claim on the loss of accuracy; its margin is ours."""
+        options = {"scale": 100, "places": 2, "margin": -0.5}
+        return self.claim(claim, "not claimed", ("No calibration", "accuracy"), "above", **options)
+
+
 def _network_claims(network: str) -> list[Claim]:
     """Clamping at the best pair with δ against output calibrators, and its two starts."""
-    study, differences = read(f"{network}-clamping"), read(f"{network}-intervals")["differences"]
-    found, name = differences[_key(study)], SHORT[network]
-    claims = _against_outputs(name, found)
-    focal, plain = (differences[_key(study, variant=one)]["Temperature scaling"] for one in ("focal", "ce"))
-    claim = f"{name}: with the focal loss the entropy is higher than that of temperature scaling (table 1)"
-    claims.append(_claim(claim, "0.8991 → 0.9983 (ResNet-110)", focal["entropy"], "above"))
-    claim = f"{name}: with cross entropy it is lower (table 1)"
-    claims.append(_claim(claim, "0.8991 → 0.8697 (ResNet-110)", plain["entropy"], "below"))
-    claims += _own_temperature_claims(network)
-    claim = f"{name}: lower ECE than T alone, fitted by itself to the same loss"
-    claims.append(_claim(claim, "not studied", found["T alone, same γ"]["ece"], "below"))
-    claim = f"{name}: lower log loss than temperature scaling"
-    claims.append(_claim(claim, "not said", found["Temperature scaling"]["nll"], "below"))
-    claim = f"{name}: accuracy falls by less than half a point"
-    claims.append(_accuracy_claim(claim, "74.15 → 73.69 (ResNet-110)", found))
-    claim = f"{name}: … also from the normal start with the paper's variance of 0.01"
-    claims.append(_accuracy_claim(claim, "not said", differences[_key(study, "normal")]))
-    return claims + [_spread_claim(study, name, column, words) for column, words in SPREADS.items()]
+    study, name = read(f"{network}-clamping"), SHORT[network]
+    found = Differences(network, _key(study))
+    focal, plain = (Differences(network, _key(study, variant=one)) for one in ("focal", "ce"))
+    normal = Differences(network, _key(study, "normal"))
+    rise = f"{name}: with the focal loss the entropy is higher than that of temperature scaling (table 1)"
+    fall = f"{name}: with cross entropy it is lower (table 1)"
+    temperature, same = "Temperature scaling", f"{name}: lower ECE than T alone, fitted by itself to the same loss"
+    return [
+        *_against_outputs(name, found),
+        focal.claim(rise, "0.8991 → 0.9983 (ResNet-110)", (temperature, "entropy"), "above"),
+        plain.claim(fall, "0.8991 → 0.8697 (ResNet-110)", (temperature, "entropy")),
+        *_own_temperature_claims(network, found),
+        found.claim(same, "not studied", ("T alone, same γ", "ece")),
+        found.claim(f"{name}: lower log loss than temperature scaling", "not claimed", (temperature, "nll")),
+        found.accuracy_claim(f"{name}: accuracy falls by less than half a point (margin of ours)"),
+        normal.accuracy_claim(f"{name}: … also from the normal start with the paper's variance of 0.01"),
+        *(_spread_claim(study, network, column, words) for column, words in SPREADS.items()),
+    ]
 
 
-def _against_outputs(name: str, found: Run) -> list[Claim]:
-    """ECE against every output calibrator of table 1, ACE and SCE against some."""
+def _against_outputs(name: str, found: Differences) -> list[Claim]:
+    """ECE against the output calibrators of table 1, ACE and SCE against some."""
     claims = []
     for other, printed in PRINTED.items():
         if other in found:
-            claim = f"{name}: lower ECE than {_small(other)} (table 1)"
-            claims.append(_claim(claim, f"{printed:.4f} → 0.0085 (ResNet-110)", found[other]["ece"], "below"))
-    for other, printed in (("Temperature scaling", "0.0163"), ("TS (grid searched)", "0.0143"), ("MS-ODIR", "0.0199")):
+            claim, paper = f"{name}: lower ECE than {_small(other)} (table 1)", f"{printed:.4f} → 0.0085 (ResNet-110)"
+            claims.append(found.claim(claim, paper, (other, "ece")))
+    for other, ace in (("Temperature scaling", "0.0163"), ("TS (grid searched)", "0.0143"), ("MS-ODIR", "0.0199")):
         claim = f"{name}: lower ACE than {_small(other)} (table 1)"
-        claims.append(_claim(claim, f"{printed} → 0.0095 (ResNet-110)", found[other]["ace"], "below"))
-    for other, printed in (("Vector scaling", "0.0021"), ("Dir-ODIR", "0.0019")):
-        if "sce" in found.get(other, {}):
+        claims.append(found.claim(claim, f"{ace} → 0.0095 (ResNet-110)", (other, "ace")))
+    for other, sce in (("Vector scaling", "0.0021"), ("Dir-ODIR", "0.0019")):
+        if found.has_column(other, "sce"):
             claim = f"{name}: lower SCE than {_small(other)} (table 1)"
-            claims.append(_claim(claim, f"{printed} → 0.0018 (ResNet-110)", found[other]["sce"], "below", places=5))
+            claims.append(found.claim(claim, f"{sce} → 0.0018 (ResNet-110)", (other, "sce"), places=5))
     return claims
 
 
-def _own_temperature_claims(network: str) -> list[Claim]:
-    """Table 3 and Theorem 1: the joint fit against its own temperature without δ.
-
-    Over resamples of the test rows where the logits of the run were kept, else over seeds.
-    """
-    study, name = read(f"{network}-clamping"), SHORT[network]
-    kept = read(f"{network}-intervals")["differences"][_key(study)].get(OWN)
-    runs = runs_of(study, "data-driven")
-    gaps = {key: [run["joint"][key] - run["output_only"][key] for run in runs] for key in ("ece", "entropy")}
-    parts = kept if kept is not None else {key: _over(values) for key, values in gaps.items()}
-    df = None if kept is not None else len(runs) - 1
-    note = "" if kept is not None else f"; over {len(runs)} seeds"
-    claims = []
-    for claim, printed, key, side in (
-        (
-            f"{name}: δ lowers the ECE at the T of the joint fit (table 3)",
-            "0.0119 → 0.0085 (ResNet-110)",
-            "ece",
-            "below",
-        ),
-        (f"{name}: δ raises the entropy at the same T (Theorem 1)", "0.9881 → 0.9983 (ResNet-110)", "entropy", "above"),
+def _own_temperature_claims(network: str, found: Differences) -> list[Claim]:
+    """Table 3 and Theorem 1: the joint fit against its own temperature without δ, over resamples of the test rows."""
+    name, claims = SHORT[network], []
+    for claim, paper, column, side in (
+        (f"{name}: δ lowers the ECE at the T of the joint fit (table 3)", "0.0119 → 0.0085", "ece", "below"),
+        (f"{name}: δ raises the entropy at the same T (Theorem 1)", "0.9881 → 0.9983", "entropy", "above"),
     ):
-        lower = sum((gap < 0) == (side == "below") for gap in gaps[key])
-        evidence = Evidence(*parts[key], side=side, places=4, df=df, cases=f"{lower} of {len(runs)} seeds")
-        claims.append(Claim(claim, printed, f"{evidence}{note}", evidence))
+        if OWN in found:
+            claims.append(found.claim(claim, f"{paper} (ResNet-110)", (OWN, column), side))
+            continue
+        runs = runs_of(read(f"{network}-clamping"), "data-driven")
+        gap = statistics.mean(run["joint"][column] - run["output_only"][column] for run in runs)
+        words = f"{gap:+.4f} over {len(runs)} seeds; not decided, since the logits of the runs are not stored"
+        claims.append(Claim(claim, f"{paper} (ResNet-110)", words.replace("-", "−"), None))
     return claims
-
-
-def _printed_claims(network: str) -> list[Claim]:
-    """The procedure in print: normal start, T from 1, γ and λ by the ECE of the fitted rows, no guard."""
-    study, differences = read(f"{network}-clamping"), read(f"{network}-intervals")["differences"]
-    if "printed" not in study:
-        return []
-    gamma, penalty = study["printed"]["variants"]["focal"]
-    found = differences[f"γ={gamma:g} λ={penalty:g} printed rate=0.001"]
-    name = f"{SHORT[network]}, procedure in print"
-    claims = [
-        _claim(
-            f"{name}: lower ECE than {_small(other)}", f"{PRINTED[other]:.4f} → 0.0085", found[other]["ece"], "below"
-        )
-        for other in PRINTED
-    ]
-    claim = f"{name}: δ lowers the ECE at the T of the joint fit"
-    claims.append(_claim(claim, "0.0119 → 0.0085", found[OWN]["ece"], "below"))
-    claims.append(_accuracy_claim(f"{name}: accuracy falls by less than half a point", "74.15 → 73.69", found))
-    return claims
-
-
-def _claim(claim: str, paper: str, interval: list[float], side: str, places: int = 4) -> Claim:
-    evidence = Evidence(*interval, side=side, places=places)
-    return Claim(claim, paper, str(evidence), evidence)
-
-
-def _accuracy_claim(claim: str, paper: str, found: Run) -> Claim:
-    loss = [100 * one for one in found["No calibration"]["accuracy"]]
-    evidence = Evidence(*loss, side="above", margin=-0.5)
-    return Claim(claim, paper, str(evidence), evidence)
 
 
 def _over(values: list[float]) -> list[float]:
@@ -321,8 +329,8 @@ SPREADS = {"entropy": "entropy", "ece": "ECE", "ace": "ACE", "sce": "SCE"}
 """The four panels of figure 3."""
 
 
-def _spread_claim(study: Run, name: str, column: str, words: str) -> Claim:
-    """The variance over seeds of both starts, by an F interval."""
+def _spread_claim(study: Run, network: str, column: str, words: str) -> Claim:
+    """The variance over seeds of both starts, with the F interval of their ratio."""
     from scipy.stats import f as ratio
 
     values = {start: [run["joint"][column] for run in runs_of(study, start)] for start in ("data-driven", "normal")}
@@ -334,9 +342,11 @@ def _spread_claim(study: Run, name: str, column: str, words: str) -> Claim:
         f"standard deviation {spread['normal']:.5f} → {spread['data-driven']:.5f} over {len(values['normal'])} seeds; "
         f"ratio of variances {quotient:.2f} [{low:.2f}, {high:.2f}]"
     )
+    source = {"interval": "variances", "first": values["data-driven"], "second": values["normal"]}
     # on the scale of log₁₀, where the margin is 0
-    evidence = Evidence(*(math.log10(one) for one in (quotient, low, high)))
-    return Claim(f"{name}: {words} spreads less from the data-driven start (figure 3)", "figure 3", text, evidence)
+    judged = Evidence(*(math.log10(one) for one in (quotient, low, high)), source=source)
+    claim = f"{SHORT[network]}: {words} spreads less from the data-driven start (figure 3)"
+    return Claim(claim, "not on this network: figure 3" if network == FEWER else "figure 3", text, judged)
 
 
 def _own_claims() -> list[Claim]:
@@ -345,12 +355,12 @@ def _own_claims() -> list[Claim]:
     count = sum(len(runs) for runs in read("scales").values())
     words = f"largest loss of {count} runs on four problems: {worst:.2f} points"
     claim = "Ours: features on scales 1e-3 to 1e4 cost at most 1 point"
-    rows = [Claim(claim, "not studied", words, worst <= 1)]
+    rows = [Claim(claim, "not studied", words, Count({"largest loss": worst}, most=1))]
     for name, one in read("stored-logits").items():
         changed = f"{one['predictions changed']} predictions changed"
         words = f"largest difference {one['largest']:.2f} over {one['rows']:,} images, {changed}"
         claim = f"Ours: {name} gives its stored logits to 0.05"
-        rows.append(Claim(claim, "not studied", words, one["largest"] <= 0.05))
+        rows.append(Claim(claim, "not studied", words, Count({"largest difference": one["largest"]}, most=0.05)))
     return rows
 
 
@@ -360,16 +370,14 @@ def _choice_claims() -> list[Claim]:
         study = read(f"{name}-clamping")
         gamma, penalty = study["variants"]["chosen"]
         taken = f"γ = {gamma:g}, {'T alone' if penalty == 'T alone' else f'λ = {penalty:g}'}"
-        claim = f"Held-out ECE and accuracy choose a pair with δ: {words}"
-        rows.append(Claim(claim, "always", taken, penalty != "T alone"))
-        best = study["variants"]["both"][0]
-        claim = f"A focal loss is chosen over cross entropy among pairs with δ: {words}"
-        rows.append(Claim(claim, "γ > 0", f"γ = {best:g}", best > 0))
+        judged = Count({"T alone": float(penalty == "T alone")}, most=0)
+        rows.append(Claim(f"Held-out ECE and accuracy choose a pair with δ: {words}", "not claimed", taken, judged))
         points = sorted((one["gamma"], one["entropy"]) for one in study["scores"] if one["penalty"] == 10.0)
-        rising = all(after[1] > before[1] for before, after in itertools.pairwise(points))
+        rises = {f"γ = {after[0]:g}": after[1] - before[1] for before, after in itertools.pairwise(points)}
         span = f"{points[0][1]:.3f} at γ = {points[0][0]:g} to {points[-1][1]:.3f} at γ = {points[-1][0]:g}"
-        claim = f"The entropy rises with γ at every step (figure 2): {words}"
-        rows.append(Claim(claim, "seen in the figure", span, rising))
+        claim, paper = f"The entropy rises with γ at each step (figure 2): {words}", "seen in the figure"
+        paper = f"not on this network: {paper}" if name == FEWER else paper
+        rows.append(Claim(claim, paper, span, Count(rises, least=1e-6)))
     return rows
 
 
@@ -390,8 +398,9 @@ def _shift_claims(network: str) -> list[Claim]:
             claim = f"{name}: lower {words} than {other} on corrupted images"
             wins = sum(value < 0 for value in values)
             cases = f"{wins} of {len(values)} corruptions"
-            evidence = Evidence(*_over(values), places=4, df=len(values) - 1, cases=cases)
-            rows.append(Claim(claim, "not studied", str(evidence), evidence))
+            source = {"interval": "student", "values": [round(value, 8) for value in values]}
+            judged = Evidence(*_over(values), places=4, df=len(values) - 1, cases=cases, source=source)
+            rows.append(Claim(claim, "not studied", str(judged), judged))
     return rows
 
 
