@@ -136,7 +136,8 @@ def variations(problem: Problem, name: str, fitted: Any, folder: str) -> Iterato
     """(what was varied, the varied problem or a calibrator, how its answers are put back in order)."""
     rng = np.random.default_rng(problem.seed)
     yield "row order", problem.rows(rng.permutation(len(problem.logits))), same
-    if problem.weights is not None and not (problem.weights % 1).any():
+    # many labels are averaged by evidence, for which the weights of a user are rescaled to sum to n
+    if problem.weights is not None and not (problem.weights % 1).any() and name != "multilabel":
         copies = np.repeat(np.arange(len(problem.logits)), problem.weights.astype(int))
         yield "weight as copies", problem.rows(copies).without_weights(), same
     # the rest in turn: each costs a fit

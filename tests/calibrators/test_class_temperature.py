@@ -84,6 +84,7 @@ KINDS = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
 @pytest.mark.parametrize("kind", KINDS)
 @given(
     seed=st.integers(0, 10_000),
@@ -191,6 +192,7 @@ def test_likelihood_objective_is_at_its_optimum(rng):
     assert np.abs(gradient).max() < 1e-6
 
 
+@pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
 def test_progress_counts_every_class(rng):
     seen = []
     logits, labels = rng.normal(0, 2, (200, 3)), rng.integers(0, 3, 200)

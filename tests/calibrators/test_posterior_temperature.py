@@ -26,6 +26,7 @@ def integrate(logits, labels, weights=None):
     return evidence, shares
 
 
+@pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
 @pytest.mark.parametrize("n", [1, 12, 300])
 def test_posterior_and_evidence_equal_direct_integration(n):
     logits, labels = blobs(n, 0)

@@ -81,6 +81,7 @@ def test_residual_of_every_bin(seed, n_bins, sharpness):
         assert abs(accuracy - new) == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
 @pytest.mark.parametrize("calibrator", [WeightScaling(), ConfidenceWeightScaling(n_bins=3)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("n_classes", [2, 3, 100])

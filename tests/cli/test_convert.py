@@ -89,9 +89,9 @@ def test_the_old_file_survives_a_failed_conversion(tmp_path: Path, monkeypatch: 
     assert (tmp_path / "out.npz").read_bytes() == before
 
 
-def test_a_file_can_be_rewritten_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_not_rewritten_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez(tmp_path / "a.npz", logits=LOGITS, labels=LABELS)
-    assert run(monkeypatch, tmp_path / "a.npz", tmp_path / "a.npz") == 0
+    assert run(monkeypatch, tmp_path / "a.npz", tmp_path / "a.npz") == 2
     np.testing.assert_array_equal(open_predictions(tmp_path / "a.npz").logits, LOGITS)
 
 

@@ -99,7 +99,7 @@ def test_zeros_of_both_signs_tie(kernels, dtype, monkeypatch):
     labels = np.array([0, 0, 1, 0])
     assert metrics.accuracy(logits, labels, from_logits=True) == 1.0
     assert metrics.ece(logits, labels, from_logits=True) == metrics.ece(logits + 0.0, labels, from_logits=True)
-    with pytest.warns(FitWarning, match="every row is predicted right"):
+    with pytest.warns(FitWarning, match="all rows are predicted correctly"):
         fitted = cal.TemperatureScaling().fit(logits, labels)
     assert (fitted.predict(logits) == labels).all()
 

@@ -131,6 +131,7 @@ def test_scaling_twins_agree(dtype, monkeypatch):
     np.testing.assert_allclose(answers[0], answers[1], rtol=1e-6 if dtype == np.float32 else 1e-14, atol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_a_bad_logit_is_named_by_its_row_in_the_whole_matrix(bad, monkeypatch):
     rng = np.random.default_rng(0)

@@ -79,6 +79,7 @@ def test_a_chosen_calibrator_keeps_its_story(data, tmp_path):
     save(by_function.calibrator_, tmp_path / "other")
 
 
+@pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
 def test_parameters_of_every_kind_survive(data, tmp_path):
     grid = np.array([0.5, 1.0, 2.0])
     one = calibrant.TemperatureScaling(objective="ece", grid=grid).fit(*data)

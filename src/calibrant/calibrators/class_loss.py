@@ -172,12 +172,15 @@ class ClassLossScaling(
             self._refit(rows, replace(rows, each=Smoothing(SMOOTHING)))
         else:
             self._fit_focal(rows)
+        if self._told:
+            # without an optimum, the last refit ends at the mode under the weak prior, as that of the calibrator itself
+            self._refit(rows, self._weighted, has_prior=True)
         self.objective_trace_, self.std_trace_, self.ece_trace_ = np.array(self._trace).T
         self.n_iter_ = len(self._trace) - 1
         # warnings of earlier refits, under weights that are no longer used, are dropped
         for last in self._told:
             warnings.warn(str(last.message), last.category, stacklevel=4)
-        del self._trace, self._told, self._losses
+        del self._trace, self._told, self._losses, self._weighted
 
     def _fit_class_weights(self, rows: Rows) -> None:
         """Fit under class weights that belong to the class losses of the fit."""
@@ -260,11 +263,18 @@ class ClassLossScaling(
         if change > VISIBLE_CHANGE:
             warnings.warn(f"the weights still change by {change:.1e} per refit", FitWarning, stacklevel=5)
 
-    def _refit(self, rows: Rows, weighted: Rows, previous: Calibrator | None = None) -> None:
-        fresh = clone(self.calibrator)
+    def _refit(
+        self, rows: Rows, weighted: Rows, previous: Calibrator | None = None, *, has_prior: bool = False
+    ) -> None:
+        """Fit the calibrator to weighted rows.
+
+        During a search without the weak prior: a mode under the prior whose weights lead to no optimum again would be a
+        fixed point, although it is not the minimum.
+        """
+        fresh, self._weighted = clone(self.calibrator), replace(weighted, has_prior=has_prior)
         with warnings.catch_warnings(record=True) as self._told:
             warnings.simplefilter("always")
-            self.calibrator_ = (fresh if previous is None else fresh.go_on_from(previous)).fit_rows(weighted)
+            self.calibrator_ = (fresh if previous is None else fresh.go_on_from(previous)).fit_rows(self._weighted)
         self._record(rows, self.calibrator_)
 
     def _counts(self, rows: Rows) -> Array:

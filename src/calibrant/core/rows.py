@@ -91,6 +91,7 @@ class Rows:
     settled : whether every value was looked at, and zeros have a value
     every_class : whether a map of single classes learns that those without rows are never true
     absent : what the data know of classes without labels: None, "keep" or "never"
+    has_prior : whether a fit without an optimum returns the mode under a weak prior instead of the edge of its search
     rows_per_weight : number of rows that a weight of 1 stands for as evidence; user weights sum to the number of rows
     """
 
@@ -104,6 +105,7 @@ class Rows:
     settled: bool = True
     every_class: bool = False
     absent: str | None = None
+    has_prior: bool = True
     rows_per_weight: float = 1.0
     _log_floor: float | None = None
 

@@ -88,7 +88,9 @@ def fit_inverse_temperature(rows: Rows) -> InverseTemperature:
     with serial() if rows.n * rows.n_classes < SERIAL_BELOW else nullcontext():
         moments = _means(rows)
         found = solve_inverse_temperature(moments, _first_estimate(rows))
-        return replace(found, value=_prior_mode(moments, found, rows.total_weight)) if found.limit else found
+        if not found.limit or not rows.has_prior:
+            return found
+        return replace(found, value=_prior_mode(moments, found, rows.total_weight))
 
 
 def _prior_mode(moments: Moments, found: InverseTemperature, weight: float) -> float:
