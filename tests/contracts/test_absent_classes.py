@@ -66,9 +66,44 @@ def test_options_that_are_never_right_lose_their_probability_as_rows_increase():
     for n in (30, 300, 3000):
         fitted = cal.AutoCalibrator(candidates=["ts"]).fit(logits[:n], labels[:n])
         means.append(fitted.predict_proba(logits)[:, 8:].mean())
-        expected = fitted.temperature_.predict_proba(logits[:n]).sum(axis=0)
+        expected = cal.TemperatureScaling().fit(logits[:n], labels[:n]).predict_proba(logits[:n]).sum(axis=0)
         np.testing.assert_allclose(fitted.factors_[8:], 1 / np.maximum(1, 3 * (expected[8:] - 2)), rtol=1e-6)
     assert means[0] > 3 * means[1] > 9 * means[2]
+
+
+def symmetric_average(fitted):
+    """The members of a fitted average that have no parameters per class, with their weights in it."""
+    weights = fitted.calibrator_.weights_.copy()
+    for place, member in enumerate(fitted.calibrator_.calibrators_):
+        if not isinstance(
+            member, (cal.Identity, cal.TemperatureScaling, cal.PosteriorTemperatureScaling, cal.ShapeScaling)
+        ):
+            weights[place] = 0
+    assert 0 < np.count_nonzero(weights) < len(weights)
+    return cal.LinearPool.of(fitted.calibrator_.calibrators_, weights / weights.sum())
+
+
+@pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
+def test_absent_classes_get_the_posterior_temperature_if_all_members_have_class_parameters():
+    logits, labels = network(1500, 0)
+    logits, labels = logits[labels != 3], labels[labels != 3]
+    fitted = cal.AutoCalibrator(candidates=["vs"], absent="keep").fit(logits, labels)
+    expected = cal.PosteriorTemperatureScaling().fit(logits, labels).predict_proba(logits)[:, 3]
+    np.testing.assert_allclose(fitted.predict_proba(logits)[:, 3], expected, rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
+def test_more_rows_do_not_hurt_if_most_of_many_classes_are_absent():
+    """300 classes; of four rows in five the network knows the class."""
+    rng, losses = np.random.default_rng(0), []
+    labels, knows = rng.integers(0, 300, 2300), rng.random(2300) < 0.8
+    logits = rng.normal(0, 1.5, (2300, 300))
+    logits[knows, labels[knows]] += 6
+    for n in (20, 60, 300):
+        fitted = cal.AutoCalibrator().fit(logits[:n], labels[:n])
+        assert not np.isin(np.arange(300), labels[:n]).all()
+        losses.append(cal.metrics.nll(fitted.predict_proba(logits[300:]), labels[300:]))
+    assert np.diff(losses).max() <= 0.003
 
 
 @pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
@@ -79,8 +114,8 @@ def test_the_caller_decides_about_absent_classes():
     never = cal.AutoCalibrator(absent="never").fit(logits, labels)
     ruled_out = never.predict_proba(logits)[:, [3, 7]]
     np.testing.assert_allclose(ruled_out, np.exp(never.log_floor_), rtol=1e-6)
-    keep = cal.AutoCalibrator(absent="keep").fit(logits, labels)
-    expected = keep.temperature_.predict_proba(logits)[:, [3, 7]]
+    keep = cal.AutoCalibrator(absent="keep").fit(logits[:150], labels[:150])
+    expected = symmetric_average(keep).predict_proba(logits)[:, [3, 7]]
     np.testing.assert_allclose(keep.predict_proba(logits)[:, [3, 7]], expected, rtol=1e-6)
     known = cal.Predictions(logits=logits, labels=labels).like(absent="never")
     np.testing.assert_array_equal(cal.AutoCalibrator().fit(known).predict_proba(logits), never.predict_proba(logits))
@@ -93,12 +128,30 @@ def test_the_caller_decides_about_absent_classes():
 def test_rows_of_one_class_give_finite_probabilities_and_a_warning(n_classes):
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(40, n_classes))
-    with pytest.warns(FitWarning, match=f"{n_classes - 1} of {n_classes} classes have no fit rows"):
+    with pytest.warns(FitWarning, match="all labels are equal") as caught:
         fitted = cal.AutoCalibrator().fit(logits, np.zeros(40, dtype=int))
+    named = [f"{n_classes - 1} of {n_classes} classes have no fit rows" in str(one.message) for one in caught]
+    assert any(named) == (n_classes > 2)
     probabilities = fitted.predict_proba(rng.normal(size=(100, n_classes)))
     assert (probabilities > 1e-6).all()
     with pytest.warns(FitWarning, match="all 40 fit rows are wrong"):
         cal.AutoCalibrator().fit(logits, logits.argmin(axis=1))
+
+
+@pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
+@pytest.mark.parametrize("columns", [1, 2])
+def test_an_absent_class_of_two_is_left_to_the_average(columns):
+    rng = np.random.default_rng(0)
+    scores = rng.normal(-1.0, 2.0, 60)
+    given = scores if columns == 1 else np.stack([-scores / 2, scores / 2], axis=1)
+    labels = np.zeros(60, dtype=int)
+    fitted = cal.AutoCalibrator().fit(given, labels)
+    average = fitted.calibrator_.predict_proba(np.stack([0 * scores, scores], axis=1))
+    np.testing.assert_allclose(fitted.predict_proba(given), average, rtol=1e-6)
+    keep = cal.AutoCalibrator(absent="keep").fit(given, labels)
+    np.testing.assert_array_equal(keep.predict_proba(given), fitted.predict_proba(given))
+    never = cal.AutoCalibrator(absent="never").fit(given, labels)
+    np.testing.assert_allclose(never.predict_proba(given)[:, 1], np.exp(never.log_floor_), rtol=1e-6)
 
 
 @pytest.mark.parametrize("method", ["vs", "cts", "auto"])

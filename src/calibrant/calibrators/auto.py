@@ -13,9 +13,9 @@ from sklearn.base import clone
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import Calibrator, Identity
 from calibrant.calibrators.label_shift import LabelShift
-from calibrant.calibrators.learned import INNER, RECORD, Learned
+from calibrant.calibrators.learned import INNER, RECORD, Learned, scales_classes
 from calibrant.calibrators.pool import PRIOR_ROWS, LinearPool, pool_rows, pool_weights
-from calibrant.calibrators.posterior_temperature import PosteriorTemperatureScaling, temperature_mixture
+from calibrant.calibrators.posterior_temperature import PosteriorTemperatureScaling
 from calibrant.calibrators.registry import get
 from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.core import progress
@@ -91,10 +91,11 @@ class AutoCalibrator(
     the fewest parameters. The error is that of the paired difference over the rows, which is far smaller than that of
     either figure, so that a real improvement is not given away.
 
-    A class without fit rows gets the probability of `PosteriorTemperatureScaling`, multiplied by 1/max(1, 3·(m − 2)),
-    where m is the sum of that probability over the fit rows: the number of labels of the class that a calibrated model
-    would have expected. The other classes share the rest. A class that few rows lack by chance keeps its probability;
-    an option that is never right loses it as the rows increase. For two classes the factor is 1.
+    Of more than two classes, a class without fit rows gets its probability in the average of the members that treat all
+    classes alike (no calibration, temperatures, `shape`), multiplied by 1/max(1, 3·(m − 2)), where m is the sum of that
+    probability over the fit rows: the number of labels of the class that a calibrated model would have expected. The
+    other classes share the rest. A class that few rows lack by chance keeps its probability; an option that is never
+    right loses it as the rows increase. `PosteriorTemperatureScaling` replaces the average if it has no such member.
 
     On two columns the answer is that of the binary problem with the score z₁ − z₀.
 
@@ -119,7 +120,8 @@ class AutoCalibrator(
         "nll" one is picked.
     absent : None, "keep" or "never"
         Classes without fit rows: "keep" replaces their factor by 1, "never" gives them the probability of a zero,
-        exp(`log_floor_`). Not used with `target_prior`. Predictions may know the setting (`Predictions.absent`).
+        exp(`log_floor_`). Not used with `target_prior`. Predictions may know the setting (`Predictions.absent`). Of two
+        classes, a class without fit rows keeps its probability in the average unless the setting is "never".
     weights_are : {"rows", "counts"}
         "rows" rescales the weights in L so that they sum to the number of rows: weights of a survey are no copies.
         "counts" uses them unchanged: a weight of 2 stands for two rows.
@@ -146,7 +148,7 @@ class AutoCalibrator(
 
     learns = {
         "calibrator_": INNER,
-        "temperature_": INNER._replace(optional=True),
+        "symmetric_": INNER._replace(optional=True),
         "factors_": Learned(("K",), -1.0, 1.0, free=False, optional=True),
         "least_": Learned((), 0.0, 1.0, free=False, optional=True),
         "expected_": RECORD,
@@ -220,7 +222,7 @@ class AutoCalibrator(
         for name, values in OPTIONS.items():
             if getattr(self, name) not in values:
                 raise InputError(f"{name} must be one of {values}, got {getattr(self, name)!r}")
-        for name in ("temperature_", "factors_", "least_"):
+        for name in ("symmetric_", "factors_", "least_"):
             self.__dict__.pop(name, None)
 
     def _fit_trials(self, candidates: dict[str, Any], data: _Data) -> dict[str, _Trial]:
@@ -243,17 +245,26 @@ class AutoCalibrator(
 
     def _limit_absent(self, rows: Rows) -> None:
         """Learn the factors of the classes without fit rows."""
-        absent = rows.class_weight() == 0
-        if not absent.any():
+        absent, setting = rows.class_weight() == 0, self.absent or rows.absent or "expected"
+        if not absent.any() or (rows.n_classes == 2 and setting != "never"):
             return
         rows = self._as_evidence(rows)
-        self.temperature_ = PosteriorTemperatureScaling().fit_rows(rows)
-        self.expected_ = rows.mass() @ softmax(self.temperature_._calibrated(rows.logits.astype(np.float64)))
-        setting = self.absent or rows.absent or ("keep" if rows.n_classes == 2 else "expected")
+        self.symmetric_ = self._symmetric_average(rows)
+        self.expected_ = rows.mass() @ softmax(self.symmetric_._calibrated(rows.logits.astype(np.float64)))
         factors = {"keep": 1.0, "never": 0.0, "expected": 1 / np.maximum(1.0, 3 * (self.expected_ - 2))}[setting]
         # −1 stands for a class that has fit rows
         self.factors_, self.absent_setting_ = np.where(absent, factors, -1.0), setting
         self.least_ = float(np.exp(rows.log_floor)) if setting == "never" else 0.0
+
+    def _symmetric_average(self, rows: Rows) -> Calibrator:
+        """Average of the members that treat all classes alike, with their weights in `calibrator_`."""
+        average = self.calibrator_
+        is_pool = isinstance(average, LinearPool)
+        members, weights = (average.calibrators_, average.weights_) if is_pool else ([average], np.ones(1))
+        weights = np.where([scales_classes(one) for one in members], 0.0, weights)
+        if not weights.any():
+            return PosteriorTemperatureScaling().fit_rows(rows)
+        return LinearPool.of(members, weights / weights.sum())
 
     def _warn_of_selection(self, rows: Rows) -> None:
         if not self.limits_absent:
@@ -269,6 +280,11 @@ class AutoCalibrator(
         )
 
     @property
+    def n_parameters_(self) -> int:
+        """Number of parameters of the chosen calibrator or the average."""
+        return int(self.calibrator_.n_parameters_)
+
+    @property
     def limits_absent(self) -> bool:
         """Whether the fit has classes without rows."""
         return "factors_" in vars(self)
@@ -277,7 +293,7 @@ class AutoCalibrator(
         answer = self.calibrator_._map(xp, logits, learned.calibrator_)
         if not self.limits_absent:
             return answer
-        plain = xp.exp(temperature_mixture(xp, logits, learned.temperature_))
+        plain = xp.softmax_of_rows(maps.wide(xp, self.symmetric_._map(xp, logits, learned.symmetric_)))
         absent = learned.factors_ >= 0
         zero = xp.zeros_like(plain)
         shares = xp.where(absent, xp.maximum(plain * learned.factors_, zero + learned.least_), zero)
