@@ -291,14 +291,14 @@ def test_the_default_averages_by_held_out_likelihood():
 
 @pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
 def test_the_average_insures_where_every_fit_row_is_right():
+    # the likelihood of a temperature has no maximum there: at its limit the first error would cost tens of nats
     generator = np.random.default_rng(0)
     labels = generator.integers(0, 3, 120)
     logits = 6 * np.eye(3)[labels] + generator.normal(size=(120, 3))
     assert (logits.argmax(axis=1) == labels).all()
-    chooser = AutoCalibrator().fit(logits, labels)
     wrong = np.array([[3.0, 2.0, 0.0]])
-    assert -np.log(chooser.predict_proba(wrong)[0, 1]) < 5
-    assert -np.log(chooser.predict_proba(logits)[np.arange(120), labels]).mean() < 0.02
+    for calibrator in (AutoCalibrator(), calibrant.TemperatureScaling()):
+        assert -np.log(calibrator.fit(logits, labels).predict_proba(wrong)[0, 1]) < 5
 
 
 def test_the_average_is_scored_on_held_out_rows():
