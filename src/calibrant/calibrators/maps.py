@@ -27,6 +27,9 @@ from calibrant.kernels.scaling import restore_prediction
 MARGIN = 8
 """By how many rounding steps a kept prediction leads: what a softmax in the same precision still shows."""
 
+LEAST_AVERAGE = 1e-290
+"""An average probability below this is computed by logarithms."""
+
 CAP_ROOM = 1e-12
 """A share may lie exactly at the cap; the last bit of another exponential must not put it above."""
 
@@ -98,8 +101,21 @@ class Space:
         The one rule for a kept prediction: it is the first maximum of the raw logits, whatever rounding did to the
         scores.
         """
-        ahead = _ahead_of(self, self.max(self.with_entry(scores, column, -self.inf), axis=1, keepdims=True))
-        return self.with_entry(scores, column, self.maximum(self.entry(scores, column), ahead))
+        return self.with_leader(self.with_entry(scores, column, -self.inf), column, self.entry(scores, column))
+
+    def with_leader(self, others: Any, column: Any, value: Any) -> Any:
+        """Scores of the other classes (−∞ at the column), and the value (n, 1) at the column, raised until it leads."""
+        ahead = _ahead_of(self, self.max(others, axis=1, keepdims=True))
+        return self.with_entry(others, column, self.maximum(value, ahead))
+
+    @property
+    def of_members(self) -> Space:
+        """The space for members of an average, which need no lead of a few rounding steps."""
+        return self
+
+    def log_mean_softmax(self, logits: Any, weights: Any) -> Any:
+        """log Σ_m w_m·softmax(z_m) of logits (M×n×K) in float64."""
+        return log_mean(self, self.log_softmax_of_rows(logits), weights)
 
     def apply_stages(self, stages: list[tuple[Any, Any]], answers: list[Any]) -> list[Any]:
         """What second stages of one class, each with what it learned, make of the answers (n×K) before them."""
@@ -239,6 +255,21 @@ class NumpySpace(Space):
         flat[place] = np.maximum(own, _ahead_of(self, kept.max(axis=1)))
         return kept
 
+    @property
+    def of_members(self) -> Space:
+        """Fewer calls per row."""
+        return member_space
+
+    def log_mean_softmax(self, logits: Array, weights: Array) -> Array:
+        """By probabilities, unless one is too small for that."""
+        with np.errstate(over="ignore"):
+            exponentials = np.exp(logits - logits.max(axis=2, keepdims=True))
+        exponentials *= weights[:, None, None] / exponentials.sum(axis=2, keepdims=True)
+        average = exponentials.sum(axis=0)
+        if average.min(initial=1.0) < LEAST_AVERAGE:
+            return super().log_mean_softmax(logits, weights)
+        return np.log(average)
+
     def bins_by_class(self, chances: Array, edges: Array) -> Array:
         """By bisection, column by column: no table of n×K×M comparisons."""
         return np.stack([bins.place(column, own) for column, own in zip(chances.T, edges, strict=True)], axis=1)
@@ -267,7 +298,20 @@ def _flat(matrix: Array, column: Array) -> Array:
     return np.arange(0, matrix.size, matrix.shape[1]) + column[:, 0]
 
 
-numpy_space = NumpySpace(numpy_functions)
+class MemberSpace(NumpySpace):
+    """numpy for members of an average: a prediction is restored only if it moved."""
+
+    def keep_prediction(self, scores: Array, column: Array) -> Array:
+        """Return the scores unchanged if the column leads."""
+        moved = scores.argmax(axis=1) != column[:, 0]
+        return super().keep_prediction(scores, column) if np.count_nonzero(moved) else scores
+
+    def with_leader(self, others: Array, column: Array, value: Array) -> Array:
+        """Without raising the value if it leads."""
+        return self.keep_prediction(self.with_entry(others, column, value), column)
+
+
+numpy_space, member_space = NumpySpace(numpy_functions), MemberSpace(numpy_functions)
 
 
 @cache
@@ -380,8 +424,7 @@ def with_mapped_confidence(xp: Any, logits: Any, change: Callable[[Any], Any]) -
     top = -xp.softplus(-odds)
     rest = top - odds
     shares = like(xp, xp.capped(others + (rest - total), top, rest), logits)
-    ahead = _ahead_of(xp, xp.max(shares, axis=1, keepdims=True))
-    return xp.with_entry(shares, column, xp.maximum(like(xp, top, logits), ahead))
+    return xp.with_leader(shares, column, like(xp, top, logits))
 
 
 def each_array(learned: Any, make: Callable[[Any], Any]) -> Any:

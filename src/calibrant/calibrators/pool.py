@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 
 from calibrant.calibrators import maps
-from calibrant.calibrators.base import Calibrator
+from calibrant.calibrators.base import Calibrator, Identity
 from calibrant.calibrators.confidence_bins import map_rows
 from calibrant.calibrators.ensemble_temperature import minimise_on_simplex
 from calibrant.calibrators.learned import INNERS, RECORD, Learned
+from calibrant.calibrators.posterior_temperature import PosteriorTemperatureScaling
 from calibrant.calibrators.registry import get
 from calibrant.calibrators.second_stage import SecondStage
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.calibrators.solvers.likelihood import check_penalty
+from calibrant.calibrators.temperature import TemperatureScaling
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError, warn_user
 from calibrant.core.rows import Rows, two_columns
@@ -31,6 +34,13 @@ MOST = 10
 
 PRIOR_ROWS = 0.25
 """Prior of each calibrator, in rows; chosen on calibration parts of the arena."""
+
+TEMPERATURE_MIXTURES: dict[type, Callable[[Any], tuple[Array, Array]]] = {
+    Identity: lambda _: (np.ones(1), np.ones(1)),
+    TemperatureScaling: lambda one: (np.array([one.temperature_], np.float64), np.ones(1)),
+    PosteriorTemperatureScaling: lambda one: (one.temperatures_, one.weights_),
+}
+"""Temperatures and weights of calibrators that average softmax(z/T)."""
 
 LEAST_LOG = -700.0
 """A held-out log-probability below this counts as this much: its exponential is still a number."""
@@ -164,9 +174,31 @@ class LinearPool(
 
     _transform_binary = _transform
 
+    def _learned(self) -> SimpleNamespace:
+        """With the members that only divide by temperatures as the inverse temperatures and weights of their nodes."""
+        found = super()._learned()
+        inverses, shares, others, weights = [np.empty(0)], [np.empty(0)], [], []
+        for one, learned, weight in zip(self.calibrators_, found.calibrators_, self.weights_, strict=True):
+            if type(one) in TEMPERATURE_MIXTURES:
+                temperatures, nodes = TEMPERATURE_MIXTURES[type(one)](one)
+                inverses.append(1 / temperatures)
+                shares.append(weight * nodes)
+            else:
+                others.append(learned)
+                weights.append(weight)
+        found.inverses_, found.calibrators_ = np.concatenate(inverses), others
+        found.weights_ = np.concatenate([*shares, weights])
+        return found
+
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
-        members = list(zip(self.calibrators_, learned.calibrators_, strict=True))
-        pooled = pool_answers(xp, map_members(xp, members, logits), learned.weights_)
+        others = [one for one in self.calibrators_ if type(one) not in TEMPERATURE_MIXTURES]
+        answers, parts = map_members(xp.of_members, list(zip(others, learned.calibrators_, strict=True)), logits), []
+        if learned.inverses_.shape[0]:
+            parts.append(maps.wide(xp, logits) * xp.reshape(learned.inverses_, (-1, *[1] * len(logits.shape))))
+        if answers:
+            # all at once: of few rows that takes as long as one of them
+            parts.append(xp.stack([maps.wide(xp, one) for one in answers]))
+        pooled = average_answers(xp, xp.concat(parts, axis=0) if len(parts) > 1 else parts[0], learned.weights_)
         return self._kept(xp, maps.like(xp, pooled, logits), logits)
 
     _map_binary = _map
@@ -244,17 +276,22 @@ def map_members(xp: Any, members: list[tuple[Any, Any]], given: Any) -> list[Any
 
 
 def pool_rows(answers: Sequence[Array], weights: Array) -> Array:
-    """`pool_answers` in the dtype of the answers, block by block."""
-    space = maps.numpy_space
-    return map_rows(lambda block: pool_answers(space, [one[block] for one in answers], weights), answers[0])
+    """`average_answers` in the dtype of the answers, block by block."""
+    xp = maps.numpy_space
+
+    def average_block(block: slice) -> Array:
+        return average_answers(xp, xp.stack([maps.wide(xp, one[block]) for one in answers]), weights)
+
+    return map_rows(average_block, answers[0])
 
 
-def pool_answers(xp: Any, answers: Sequence[Any], weights: Any) -> Any:
-    """log Σ_m w_m·softmax(u_m) of logits (n×K), or the log-odds of Σ_m w_m·sigmoid(u_m) of scores (n,), in float64."""
-    if len(answers) == 1:
+def average_answers(xp: Any, answers: Any, weights: Any) -> Any:
+    """log Σ_m w_m·softmax(u_m) of logits (M×n×K), or the log-odds of Σ_m w_m·sigmoid(u_m) of scores (M×n), in float64.
+
+    A single answer is returned unchanged.
+    """
+    if answers.shape[0] == 1:
         return answers[0]
-    # all at once: of few rows that takes as long as one of them
-    wide = xp.stack([maps.wide(xp, one) for one in answers])
-    if len(wide.shape) == 3:
-        return maps.log_mean(xp, xp.log_softmax_of_rows(wide), weights)
-    return maps.log_mean(xp, -xp.softplus(-wide), weights) - maps.log_mean(xp, -xp.softplus(wide), weights)
+    if len(answers.shape) == 3:
+        return xp.log_mean_softmax(answers, weights)
+    return maps.log_mean(xp, -xp.softplus(-answers), weights) - maps.log_mean(xp, -xp.softplus(answers), weights)
