@@ -181,3 +181,21 @@ def test_a_prediction_follows_what_was_learned_last():
     fitted.fit(logits[:300], labels[:300])
     again = LinearPool(["ts", "shape"], prior_rows=50).fit(logits[:300], labels[:300])
     np.testing.assert_array_equal(fitted.transform(logits), again.transform(logits))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("names", [["none", "ts-bayes"], ["none", "ts", "ts-bayes", "shape", "conf+shape+top"], ["ts"]])
+def test_an_average_is_the_sum_of_its_members(names, dtype):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 200)
+    logits = 2.0 * (rng.normal(size=(200, 4)) + 1.5 * np.eye(4)[labels])
+    weights = np.arange(1.0, len(names) + 1)
+    weights /= weights.sum()
+    members = [cal.get(name).fit(logits, labels) for name in names]
+    pool = LinearPool.of(members, weights)
+    rows = np.concatenate([logits, 40 * logits, 1000 * logits]).astype(dtype)  # the last have probabilities of 0
+    expected = sum(w * one.predict_proba(rows) for w, one in zip(weights, members, strict=True))
+    np.testing.assert_allclose(pool.predict_proba(rows), expected, atol=1e-12 if dtype == np.float64 else 1e-5)
+    assert np.isfinite(pool.transform(rows)).all()
+    single = np.concatenate([pool.predict_proba(rows[place : place + 1]) for place in range(0, len(rows), 7)])
+    np.testing.assert_allclose(single, pool.predict_proba(rows)[::7], atol=1e-12 if dtype == np.float64 else 1e-6)

@@ -113,6 +113,10 @@ class Space:
         """The space for members of an average, which need no lead of a few rounding steps."""
         return self
 
+    def normalized_scores(self, scores: Any) -> Any:
+        """Log-probabilities of scores (n×K); for members of an average, the scores."""
+        return self.log_softmax_of_rows(scores)
+
     def log_mean_softmax(self, logits: Any, weights: Any) -> Any:
         """log Σ_m w_m·softmax(z_m) of logits (M×n×K) in float64."""
         return log_mean(self, self.log_softmax_of_rows(logits), weights)
@@ -263,7 +267,7 @@ class NumpySpace(Space):
     def log_mean_softmax(self, logits: Array, weights: Array) -> Array:
         """By probabilities, unless one is too small for that."""
         with np.errstate(over="ignore"):
-            exponentials = np.exp(logits - logits.max(axis=2, keepdims=True))
+            exponentials = np.exp(logits - numpy_softmax.row_peak(logits))
         exponentials *= weights[:, None, None] / exponentials.sum(axis=2, keepdims=True)
         average = exponentials.sum(axis=0)
         if average.min(initial=1.0) < LEAST_AVERAGE:
@@ -299,7 +303,11 @@ def _flat(matrix: Array, column: Array) -> Array:
 
 
 class MemberSpace(NumpySpace):
-    """numpy for members of an average: a prediction is restored only if it moved."""
+    """numpy for members of an average, which takes their softmax: a prediction is restored only if it moved."""
+
+    def normalized_scores(self, scores: Array) -> Array:
+        """Return the scores unchanged."""
+        return scores
 
     def keep_prediction(self, scores: Array, column: Array) -> Array:
         """Return the scores unchanged if the column leads."""

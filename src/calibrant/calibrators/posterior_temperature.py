@@ -70,14 +70,9 @@ class PosteriorTemperatureScaling(Calibrator, keeps_prediction=True, few_paramet
         self.temperatures_ = np.exp(nodes)
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
-        answer = maps.like(xp, temperature_mixture(xp, logits, learned), logits)
+        scaled = maps.wide(xp, logits) * xp.reshape(1.0 / learned.temperatures_, (-1, 1, 1))
+        answer = maps.like(xp, xp.log_mean_softmax(scaled, learned.weights_), logits)
         return xp.keep_prediction(answer, maps.prediction(xp, logits))
-
-
-def temperature_mixture(xp: Any, logits: Any, learned: Any) -> Any:
-    """log Σ_k w_k·softmax(z/T_k) of logits (n×K) in float64."""
-    scaled = maps.wide(xp, logits) * xp.reshape(1.0 / learned.temperatures_, (-1, 1, 1))
-    return maps.log_mean(xp, xp.log_softmax_of_rows(scaled), learned.weights_)
 
 
 def log_prior(points: Array) -> Array:

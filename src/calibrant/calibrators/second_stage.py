@@ -279,7 +279,7 @@ class ShapeScaling(
         wide, shape = maps.wide(xp, logits), learned.shape_
         first, second, third, sureness = features(xp, wide - xp.max(wide, axis=1, keepdims=True))
         bent = first * (shape[0] + shape[3] * sureness) + second * shape[1] + third * shape[2]
-        scores = maps.like(xp, xp.log_softmax_of_rows(bent), logits)
+        scores = maps.like(xp, xp.normalized_scores(bent), logits)
         return xp.keep_prediction(scores, maps.prediction(xp, logits))
 
     def _transform(self, logits: Array) -> Array:
