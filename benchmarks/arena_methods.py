@@ -95,7 +95,9 @@ def scikit_learn(method: str) -> Fit:
             absent = np.setdiff1d(np.arange(probabilities.shape[1]), labels)
             rows = np.concatenate([rows, np.full((len(absent), rows.shape[1]), 1 / rows.shape[1], rows.dtype)])
             labels, row_weights = np.concatenate([labels, absent]), np.append(row_weights, np.zeros(len(absent)))
-        fitted = CalibratedClassifierCV(scores, method=method).fit(rows, labels, sample_weight=row_weights)
+        all_rows = np.arange(len(labels))  # one fold, because the scores are frozen and few rows cannot fill five
+        fitted = CalibratedClassifierCV(scores, method=method, cv=[(all_rows, all_rows)])
+        fitted.fit(rows, labels, sample_weight=row_weights)
 
         def predict(test: np.ndarray) -> np.ndarray:
             answer = np.zeros(test.shape)
