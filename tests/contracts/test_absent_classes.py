@@ -130,11 +130,12 @@ def test_rows_of_one_class_give_finite_probabilities_and_a_warning(n_classes):
     logits = rng.normal(size=(40, n_classes))
     with pytest.warns(FitWarning, match="all labels are equal") as caught:
         fitted = cal.AutoCalibrator().fit(logits, np.zeros(40, dtype=int))
+    assert not any("no optimum" in str(one.message) for one in caught)
     named = [f"{n_classes - 1} of {n_classes} classes have no fit rows" in str(one.message) for one in caught]
     assert any(named) == (n_classes > 2)
     probabilities = fitted.predict_proba(rng.normal(size=(100, n_classes)))
     assert (probabilities > 1e-6).all()
-    with pytest.warns(FitWarning, match="all 40 fit rows are wrong"):
+    with pytest.warns(FitWarning, match="no row is predicted correctly"):
         cal.AutoCalibrator().fit(logits, logits.argmin(axis=1))
 
 

@@ -20,7 +20,7 @@ from calibrant.calibrators.registry import get
 from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.core import progress
 from calibrant.core.arrays import Array
-from calibrant.core.errors import FitWarning, InputError, warn_user
+from calibrant.core.errors import FitWarning, InputError, NoOptimumWarning, warn_user
 from calibrant.core.rows import Rows, two_columns, warn_of_selection
 from calibrant.core.softmax import softmax
 from calibrant.kernels.rows import scan
@@ -209,7 +209,9 @@ class AutoCalibrator(
         if self.keep_predictions and self.candidates is None and shift is None:
             self.reason_ += self._price(trials[self.chosen_], data)
         for message in trials[self.chosen_].said:
-            warnings.warn(message, stacklevel=4)
+            # an average by evidence does not rely on a candidate without an optimum
+            if not (self._averages_by_evidence and isinstance(message, NoOptimumWarning)):
+                warnings.warn(message, stacklevel=4)
         if shift is not None:
             shift.calibrator, shift.calibrator_ = clone(self.calibrator_), self.calibrator_
             self.calibrator_ = shift
@@ -227,10 +229,6 @@ class AutoCalibrator(
 
     def _fit_trials(self, candidates: dict[str, Any], data: _Data) -> dict[str, _Trial]:
         """The candidates that could be fitted."""
-        if not data.right[data.rows.mass() > 0].any():
-            warn_user(
-                f"all {data.rows.n} fit rows are wrong: if they were selected so, they do not represent other rows"
-            )
         self.failures_: dict[str, str] = {}
         trials: dict[str, _Trial] = {}
         for name, candidate in progress.each("cross-validating", candidates):

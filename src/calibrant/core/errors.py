@@ -50,6 +50,10 @@ class FitWarning(UserWarning):
     """A fit ended somewhere a person should look at: not converged, or an optimum at infinity."""
 
 
+class NoOptimumWarning(FitWarning):
+    """A likelihood has no maximum, or a search ended at the edge of its grid."""
+
+
 @contextmanager
 def said() -> Iterator[Counter[str]]:
     """What fits inside the block warn of, each with how often, to be told with their results."""
@@ -60,9 +64,9 @@ def said() -> Iterator[Counter[str]]:
         texts.update(str(one.message) for one in caught if issubclass(one.category, FitWarning))
 
 
-def warn_user(message: str) -> None:
+def warn_user(message: str, category: type[FitWarning] = FitWarning) -> None:
     """A FitWarning that names the line outside calibrant from which the work was started."""
     level, frame = 1, sys._getframe()
     while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
         level, frame = level + 1, frame.f_back  # type: ignore[assignment]
-    warnings.warn(message, FitWarning, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)

@@ -10,7 +10,7 @@ import numpy as np
 
 from calibrant.core.arrays import Array
 from calibrant.core.bins import BinSums, mass_index
-from calibrant.core.errors import InputError, warn_user
+from calibrant.core.errors import InputError, NoOptimumWarning, warn_user
 from calibrant.core.progress import step
 from calibrant.core.rows import Rows
 from calibrant.core.statistic import kernel, statistic
@@ -53,7 +53,7 @@ Errors = Callable[[Array], Array]
 
 def warn_no_optimum(reason: str, result: str = "the fit is the mode under a weak prior") -> None:
     """Report that a fit has no optimum. All methods issue this warning here."""
-    warn_user(f"{reason}: no optimum exists, and {result}; `auto` is more reliable for such data")
+    warn_user(f"{reason}: no optimum exists, and {result}; `auto` is more reliable for such data", NoOptimumWarning)
 
 
 @dataclass(frozen=True)
