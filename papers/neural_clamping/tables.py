@@ -11,6 +11,7 @@ import math
 import statistics
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -75,12 +76,42 @@ def table_one() -> str:
     for variant, words in (("ce", "cross entropy"), ("focal", "focal")):
         runs = [run["joint"] for run in runs_of(study, "data-driven", variant=variant)]
         lines.append(f"| Neural Clamping, {words}, {pair(study, variant)} ({len(runs)} seeds) | {cells(runs)} |")
-    return "\n".join(lines)
+    return "\n".join(lines + published_rows(study))
+
+
+def published_rows(study: Run) -> list[str]:
+    """Rows of the published procedure; its fits would be rejected where the library checks the accuracy."""
+    rows = []
+    for variant, start, words in (
+        ("ce", "normal", "cross entropy"),
+        ("focal", "normal", "focal"),
+        ("focal", "data-driven", "focal, data-driven start"),
+    ):
+        found = runs_of(study["published"], start, variant=variant)
+        refused = sum(bool(run["refused"]) for run in found)
+        about = f"{len(found)} seeds, ‖δ‖ = {statistics.mean(run['delta_norm'] for run in found):.2f}"
+        about += f", refused {refused} of {len(found)}" if refused else ""
+        name = f"Published procedure, {words}, {pair(study['published'], variant)} ({about})"
+        rows.append(f"| {name} | {cells([run['joint'] for run in found])} |")
+    return rows
+
+
+def output_rows(network: str) -> dict[str, Run]:
+    """The columns of the output calibrators of a network, by method."""
+    if not any(name.startswith(f"{network}/") for name in measured()):
+        return dict(read(f"{network}-intervals")["rows"])
+    rows: dict[str, Run] = {}
+    for name, one in measured().items():
+        owner, method, column = name.split("/")
+        if owner == network:
+            rows.setdefault(method, {})[column] = one.value
+    order = ("No calibration", "T alone, same γ", *PRINTED)
+    return {method: rows[method] for method in order}
 
 
 def table_of(network: str) -> str:
     """Another network: output calibrators, T alone, and clamping at the pairs that its pool took."""
-    study, rows = read(f"{network}-clamping"), read(f"{network}-intervals")["rows"]
+    study, rows = read(f"{network}-clamping"), output_rows(network)
     known = {"No calibration": study["none"], "Temperature scaling": study["ts"], "T alone, same γ": study["T alone"]}
     lines = [HEADER]
     for method, figures in rows.items():
@@ -99,6 +130,7 @@ def table_of(network: str) -> str:
         about += f", refused {refused} of {len(found)}" if refused else ""
         name = f"Neural Clamping, {words}, {pair(study, variant)} ({about})"
         lines.append(f"| {name} | {cells([run['joint'] for run in found])} |")
+    lines += published_rows(study) if "published" in study else []
     for variant, words in (("ce", "cross entropy"), ("focal", "focal")):
         if "printed" not in study:
             break
@@ -136,6 +168,11 @@ def table_three() -> str:
             else f", ‖δ‖ = {norm:.2f}" + (f", refused {refused} of {len(found)}" if refused else "")
         )
         lines.append(f"| {words} ({len(found)} seeds{about}) | {cells([run[part] for run in found])} |")
+    for network in (SHOWN, LARGER):
+        found = runs_of(read(f"{network}-clamping")["published"], "normal", variant="focal")
+        for part, words in (("input_only", "δ only"), ("output_only", "T without δ"), ("joint", "both")):
+            name = f"Published procedure, {SHORT[network]}, {words} ({len(found)} seeds)"
+            lines.append(f"| {name} | {cells([run[part] for run in found])} |")
     return "\n".join(lines)
 
 
@@ -199,11 +236,58 @@ OWN = "its own T, without δ"
 def claim_rows() -> list[Claim]:
     """All claims; intervals are over resamples of the test rows unless stated otherwise."""
     return [
-        *(row for network in NAMES for row in _network_claims(network)),
+        *(row for network in (SHOWN, LARGER) for row in _network_claims(Procedure(network, published=True))),
+        *(row for network in NAMES for row in _network_claims(Procedure(network, published=False))),
         *_choice_claims(),
         *(row for network in NAMES for row in _shift_claims(network)),
         *_own_claims(),
     ]
+
+
+@dataclass(frozen=True)
+class Procedure:
+    """The published procedure or that of the library, on one network."""
+
+    network: str
+    published: bool
+
+    @property
+    def name(self) -> str:
+        """The network, and the procedure if it is not the published one."""
+        return SHORT[self.network] + ("" if self.published else ", library's procedure")
+
+    @property
+    def study(self) -> Run:
+        """The runs and the chosen pairs."""
+        found = read(f"{self.network}-clamping")
+        return dict(found["published"] if self.published else found)
+
+    @property
+    def main_variant(self) -> str:
+        """The variant whose ECE is compared; the paper's is that of the focal loss."""
+        return "focal" if self.published else "both"
+
+    @property
+    def main_start(self) -> str:
+        """The start of the paper's tables is random."""
+        return "normal" if self.published else "data-driven"
+
+    @property
+    def other_start(self) -> str:
+        """The other start of figure 3."""
+        return "data-driven" if self.published else "normal"
+
+    @property
+    def prefix(self) -> str:
+        """The reason why a claim is not one of the paper."""
+        if self.network == FEWER:
+            return "not on this network: "
+        return "" if self.published else "not this procedure: "
+
+    def differences(self, start: str | None = None, variant: str | None = None) -> Differences:
+        """Differences of the runs of a variant from a start."""
+        key = _key(self.study, start or self.main_start, variant or self.main_variant)
+        return Differences(self.network, key + (" published" if self.published else ""), self.prefix)
 
 
 def _key(study: Run, start: str = "data-driven", variant: str = "both") -> str:
@@ -221,8 +305,8 @@ def measured() -> dict[str, Estimate]:
 class Differences:
     """Paired differences of a run to the other methods of a network."""
 
-    def __init__(self, network: str, key: str) -> None:
-        self.network, self.key = network, key
+    def __init__(self, network: str, key: str, prefix: str) -> None:
+        self.network, self.key, self.prefix = network, key, prefix
         self.stored = {} if f"{network}/{key}/ece" in measured() else read(f"{network}-intervals")["differences"][key]
 
     def __contains__(self, other: str) -> bool:
@@ -249,8 +333,7 @@ class Differences:
 
     def claim(self, claim: str, paper: str, difference: tuple[str, str], side: str = "below", **options: Any) -> Claim:
         """A claim on the difference to (another method, in a column)."""
-        # the paper has no network on CIFAR-10
-        prefix = "not on this network: " if self.network == FEWER and not paper.startswith("not ") else ""
+        prefix = "" if paper.startswith("not ") else self.prefix
         judged = self.evidence(*difference, side, **options)
         return Claim(claim, prefix + paper, str(judged), judged)
 
@@ -260,25 +343,26 @@ class Differences:
         return self.claim(claim, "not claimed", ("No calibration", "accuracy"), "above", **options)
 
 
-def _network_claims(network: str) -> list[Claim]:
-    """Clamping at the best pair with δ against output calibrators, and its two starts."""
-    study, name = read(f"{network}-clamping"), SHORT[network]
-    found = Differences(network, _key(study))
-    focal, plain = (Differences(network, _key(study, variant=one)) for one in ("focal", "ce"))
-    normal = Differences(network, _key(study, "normal"))
+def _network_claims(made: Procedure) -> list[Claim]:
+    """Clamping against output calibrators, and its two starts."""
+    name, found = made.name, made.differences()
+    focal, plain = (made.differences(variant=one) for one in ("focal", "ce"))
+    other = made.differences(made.other_start)
     rise = f"{name}: with the focal loss the entropy is higher than that of temperature scaling (table 1)"
     fall = f"{name}: with cross entropy it is lower (table 1)"
     temperature, same = "Temperature scaling", f"{name}: lower ECE than T alone, fitted by itself to the same loss"
+    # T was fitted without δ for the γ of the library only
+    only_t = [] if made.published else [found.claim(same, "not studied", ("T alone, same γ", "ece"))]
     return [
         *_against_outputs(name, found),
         focal.claim(rise, "0.8991 → 0.9983 (ResNet-110)", (temperature, "entropy"), "above"),
         plain.claim(fall, "0.8991 → 0.8697 (ResNet-110)", (temperature, "entropy")),
-        *_own_temperature_claims(network, found),
-        found.claim(same, "not studied", ("T alone, same γ", "ece")),
+        *_own_temperature_claims(name, found),
+        *only_t,
         found.claim(f"{name}: lower log loss than temperature scaling", "not claimed", (temperature, "nll")),
         found.accuracy_claim(f"{name}: accuracy falls by less than half a point (margin of ours)"),
-        normal.accuracy_claim(f"{name}: … also from the normal start with the paper's variance of 0.01"),
-        *(_spread_claim(study, network, column, words) for column, words in SPREADS.items()),
+        other.accuracy_claim(f"{name}: … also from the {made.other_start} start"),
+        *(_spread_claim(made, column, words) for column, words in SPREADS.items()),
     ]
 
 
@@ -299,21 +383,15 @@ def _against_outputs(name: str, found: Differences) -> list[Claim]:
     return claims
 
 
-def _own_temperature_claims(network: str, found: Differences) -> list[Claim]:
+def _own_temperature_claims(name: str, found: Differences) -> list[Claim]:
     """Table 3 and Theorem 1: the joint fit against its own temperature without δ, over resamples of the test rows."""
-    name, claims = SHORT[network], []
-    for claim, paper, column, side in (
-        (f"{name}: δ lowers the ECE at the T of the joint fit (table 3)", "0.0119 → 0.0085", "ece", "below"),
-        (f"{name}: δ raises the entropy at the same T (Theorem 1)", "0.9881 → 0.9983", "entropy", "above"),
-    ):
-        if OWN in found:
-            claims.append(found.claim(claim, f"{paper} (ResNet-110)", (OWN, column), side))
-            continue
-        runs = runs_of(read(f"{network}-clamping"), "data-driven")
-        gap = statistics.mean(run["joint"][column] - run["output_only"][column] for run in runs)
-        words = f"{gap:+.4f} over {len(runs)} seeds; not decided, since the logits of the runs are not stored"
-        claims.append(Claim(claim, f"{paper} (ResNet-110)", words.replace("-", "−"), None))
-    return claims
+    return [
+        found.claim(f"{name}: {claim}", f"{paper} (ResNet-110)", (OWN, column), side)
+        for claim, paper, column, side in (
+            ("δ lowers the ECE at the T of the joint fit (table 3)", "0.0119 → 0.0085", "ece", "below"),
+            ("δ raises the entropy at the same T (Theorem 1)", "0.9881 → 0.9983", "entropy", "above"),
+        )
+    ]
 
 
 def _over(values: list[float]) -> list[float]:
@@ -329,11 +407,14 @@ SPREADS = {"entropy": "entropy", "ece": "ECE", "ace": "ACE", "sce": "SCE"}
 """The four panels of figure 3."""
 
 
-def _spread_claim(study: Run, network: str, column: str, words: str) -> Claim:
+def _spread_claim(made: Procedure, column: str, words: str) -> Claim:
     """The variance over seeds of both starts, with the F interval of their ratio."""
     from scipy.stats import f as ratio
 
-    values = {start: [run["joint"][column] for run in runs_of(study, start)] for start in ("data-driven", "normal")}
+    values = {
+        start: [run["joint"][column] for run in runs_of(made.study, start, variant=made.main_variant)]
+        for start in ("data-driven", "normal")
+    }
     spread = {start: statistics.stdev(some) for start, some in values.items()}
     quotient = (spread["data-driven"] / spread["normal"]) ** 2
     degrees = [len(some) - 1 for some in values.values()]
@@ -345,8 +426,8 @@ def _spread_claim(study: Run, network: str, column: str, words: str) -> Claim:
     source = {"interval": "variances", "first": values["data-driven"], "second": values["normal"]}
     # on the scale of log₁₀, where the margin is 0
     judged = Evidence(*(math.log10(one) for one in (quotient, low, high)), source=source)
-    claim = f"{SHORT[network]}: {words} spreads less from the data-driven start (figure 3)"
-    return Claim(claim, "not on this network: figure 3" if network == FEWER else "figure 3", text, judged)
+    claim = f"{made.name}: {words} spreads less from the data-driven start (figure 3)"
+    return Claim(claim, f"{made.prefix}figure 3", text, judged)
 
 
 def _own_claims() -> list[Claim]:
@@ -372,13 +453,21 @@ def _choice_claims() -> list[Claim]:
         taken = f"γ = {gamma:g}, {'T alone' if penalty == 'T alone' else f'λ = {penalty:g}'}"
         judged = Count({"T alone": float(penalty == "T alone")}, most=0)
         rows.append(Claim(f"Held-out ECE and accuracy choose a pair with δ: {words}", "not claimed", taken, judged))
-        points = sorted((one["gamma"], one["entropy"]) for one in study["scores"] if one["penalty"] == 10.0)
-        rises = {f"γ = {after[0]:g}": after[1] - before[1] for before, after in itertools.pairwise(points)}
-        span = f"{points[0][1]:.3f} at γ = {points[0][0]:g} to {points[-1][1]:.3f} at γ = {points[-1][0]:g}"
-        claim, paper = f"The entropy rises with γ at each step (figure 2): {words}", "seen in the figure"
-        paper = f"not on this network: {paper}" if name == FEWER else paper
-        rows.append(Claim(claim, paper, span, Count(rises, least=1e-6)))
+        rows += [_rise_claim(Procedure(name, published=True), words)] if name != FEWER else []
+        rows.append(_rise_claim(Procedure(name, published=False), words))
     return rows
+
+
+def _rise_claim(made: Procedure, words: str) -> Claim:
+    """Figure 2: the entropy over γ, on the fitted rows (published) or on held-out rows."""
+    penalty = 0.001 if made.published else 10.0
+    scores = [one for one in made.study["scores"] if one["penalty"] == penalty]
+    points = sorted((one["gamma"], one["entropy"]) for one in scores)
+    rises = {f"γ = {after[0]:g}": after[1] - before[1] for before, after in itertools.pairwise(points)}
+    span = f"{points[0][1]:.3f} at γ = {points[0][0]:g} to {points[-1][1]:.3f} at γ = {points[-1][0]:g}"
+    claim = f"The entropy rises with γ at each step (figure 2): {words}"
+    claim += "" if made.published else ", library's procedure"
+    return Claim(claim, f"{made.prefix}seen in the figure", span, Count(rises, least=1e-6))
 
 
 def _shift_claims(network: str) -> list[Claim]:
