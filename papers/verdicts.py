@@ -27,7 +27,7 @@ KINDS = {
 MEASURED = "measured"
 """Entry of a source that is stored in a file of measurements instead of with the claim."""
 
-NOT_CLAIMED = ("not studied", "not claimed", "not on this network", "not this procedure")
+NOT_CLAIMED = ("not studied", "not claimed", "not on this network", "not this procedure", "not in print")
 """Beginnings of the column "paper" that mark a row as no claim of the paper."""
 
 

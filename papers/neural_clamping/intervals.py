@@ -58,7 +58,8 @@ def main() -> int:
 def temperatures(study: Any) -> dict[str, float]:
     """T of the first seed of each kind of run, by the name of its logits."""
     runs = [(run, "") for run in study["runs"]]
-    runs += [(run, " published") for run in study.get("published", {}).get("runs", [])]
+    for section in ("published", "published_small_start"):
+        runs += [(run, " published") for run in study.get(section, {}).get("runs", [])]
     return {
         f"γ={run['gamma']:g} λ={run['penalty']:g} {run['start']} rate={run['rate']:g}{kind}": run["temperature"]
         for run, kind in runs

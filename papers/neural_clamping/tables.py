@@ -82,16 +82,21 @@ def table_one() -> str:
 def published_rows(study: Run) -> list[str]:
     """Rows of the published procedure; its fits would be rejected where the library checks the accuracy."""
     rows = []
-    for variant, start, words in (
-        ("ce", "normal", "cross entropy"),
-        ("focal", "normal", "focal"),
-        ("focal", "data-driven", "focal, data-driven start"),
+    for section, variant, start, words in (
+        ("published", "ce", "normal", "cross entropy"),
+        ("published", "focal", "normal", "focal"),
+        ("published", "focal", "data-driven", "focal, data-driven start"),
+        (SMALL_START, "ce", "small normal", "cross entropy, start of the authors' code"),
+        (SMALL_START, "focal", "small normal", "focal, start of the authors' code"),
+        (SMALL_START, "focal", "data-driven", "focal, data-driven start"),
     ):
-        found = runs_of(study["published"], start, variant=variant)
+        if section not in study:
+            continue
+        found = runs_of(study[section], start, variant=variant)
         refused = sum(bool(run["refused"]) for run in found)
         about = f"{len(found)} seeds, ‖δ‖ = {statistics.mean(run['delta_norm'] for run in found):.2f}"
         about += f", refused {refused} of {len(found)}" if refused else ""
-        name = f"Published procedure, {words}, {pair(study['published'], variant)} ({about})"
+        name = f"Published procedure, {words}, {pair(study[section], variant)} ({about})"
         rows.append(f"| {name} | {cells([run['joint'] for run in found])} |")
     return rows
 
@@ -130,7 +135,7 @@ def table_of(network: str) -> str:
         about += f", refused {refused} of {len(found)}" if refused else ""
         name = f"Neural Clamping, {words}, {pair(study, variant)} ({about})"
         lines.append(f"| {name} | {cells([run['joint'] for run in found])} |")
-    lines += published_rows(study) if "published" in study else []
+    lines += published_rows(study)
     for variant, words in (("ce", "cross entropy"), ("focal", "focal")):
         if "printed" not in study:
             break
@@ -236,58 +241,64 @@ OWN = "its own T, without δ"
 def claim_rows() -> list[Claim]:
     """All claims; intervals are over resamples of the test rows unless stated otherwise."""
     return [
-        *(row for network in (SHOWN, LARGER) for row in _network_claims(Procedure(network, published=True))),
-        *(row for network in NAMES for row in _network_claims(Procedure(network, published=False))),
+        *(row for network in (SHOWN, LARGER) for row in _network_claims(Procedure(network, "published"))),
+        *_network_claims(Procedure(SHOWN, SMALL_START)),
+        *(row for network in NAMES for row in _network_claims(Procedure(network))),
         *_choice_claims(),
         *(row for network in NAMES for row in _shift_claims(network)),
         *_own_claims(),
     ]
 
 
+SMALL_START = "published_small_start"
+"""The published procedure from the start of the authors' code."""
+
+
 @dataclass(frozen=True)
 class Procedure:
-    """The published procedure or that of the library, on one network."""
+    """The procedure of a section of the results, by default that of the library, on one network."""
 
     network: str
-    published: bool
+    section: str = ""
 
     @property
     def name(self) -> str:
         """The network, and the procedure if it is not the published one."""
-        return SHORT[self.network] + ("" if self.published else ", library's procedure")
+        words = {"published": "", SMALL_START: ", start of the authors' code", "": ", library's procedure"}
+        return SHORT[self.network] + words[self.section]
 
     @property
     def study(self) -> Run:
         """The runs and the chosen pairs."""
         found = read(f"{self.network}-clamping")
-        return dict(found["published"] if self.published else found)
+        return dict(found[self.section] if self.section else found)
 
     @property
     def main_variant(self) -> str:
         """The variant whose ECE is compared; the paper's is that of the focal loss."""
-        return "focal" if self.published else "both"
+        return "focal" if self.section else "both"
 
     @property
     def main_start(self) -> str:
         """The start of the paper's tables is random."""
-        return "normal" if self.published else "data-driven"
+        return {"published": "normal", SMALL_START: "small normal", "": "data-driven"}[self.section]
 
     @property
     def other_start(self) -> str:
         """The other start of figure 3."""
-        return "data-driven" if self.published else "normal"
+        return "data-driven" if self.section else "normal"
 
     @property
     def prefix(self) -> str:
         """The reason why a claim is not one of the paper."""
         if self.network == FEWER:
             return "not on this network: "
-        return "" if self.published else "not this procedure: "
+        return {"published": "", SMALL_START: "not in print: ", "": "not this procedure: "}[self.section]
 
     def differences(self, start: str | None = None, variant: str | None = None) -> Differences:
         """Differences of the runs of a variant from a start."""
         key = _key(self.study, start or self.main_start, variant or self.main_variant)
-        return Differences(self.network, key + (" published" if self.published else ""), self.prefix)
+        return Differences(self.network, key + (" published" if self.section else ""), self.prefix)
 
 
 def _key(study: Run, start: str = "data-driven", variant: str = "both") -> str:
@@ -352,7 +363,7 @@ def _network_claims(made: Procedure) -> list[Claim]:
     fall = f"{name}: with cross entropy it is lower (table 1)"
     temperature, same = "Temperature scaling", f"{name}: lower ECE than T alone, fitted by itself to the same loss"
     # T was fitted without δ for the γ of the library only
-    only_t = [] if made.published else [found.claim(same, "not studied", ("T alone, same γ", "ece"))]
+    only_t = [] if made.section else [found.claim(same, "not studied", ("T alone, same γ", "ece"))]
     return [
         *_against_outputs(name, found),
         focal.claim(rise, "0.8991 → 0.9983 (ResNet-110)", (temperature, "entropy"), "above"),
@@ -411,9 +422,10 @@ def _spread_claim(made: Procedure, column: str, words: str) -> Claim:
     """The variance over seeds of both starts, with the F interval of their ratio."""
     from scipy.stats import f as ratio
 
+    normal = made.other_start if made.main_start == "data-driven" else made.main_start
     values = {
-        start: [run["joint"][column] for run in runs_of(made.study, start, variant=made.main_variant)]
-        for start in ("data-driven", "normal")
+        name: [run["joint"][column] for run in runs_of(made.study, start, variant=made.main_variant)]
+        for name, start in (("data-driven", "data-driven"), ("normal", normal))
     }
     spread = {start: statistics.stdev(some) for start, some in values.items()}
     quotient = (spread["data-driven"] / spread["normal"]) ** 2
@@ -453,20 +465,20 @@ def _choice_claims() -> list[Claim]:
         taken = f"γ = {gamma:g}, {'T alone' if penalty == 'T alone' else f'λ = {penalty:g}'}"
         judged = Count({"T alone": float(penalty == "T alone")}, most=0)
         rows.append(Claim(f"Held-out ECE and accuracy choose a pair with δ: {words}", "not claimed", taken, judged))
-        rows += [_rise_claim(Procedure(name, published=True), words)] if name != FEWER else []
-        rows.append(_rise_claim(Procedure(name, published=False), words))
+        rows += [_rise_claim(Procedure(name, "published"), words)] if name != FEWER else []
+        rows.append(_rise_claim(Procedure(name), words))
     return rows
 
 
 def _rise_claim(made: Procedure, words: str) -> Claim:
     """Figure 2: the entropy over γ, on the fitted rows (published) or on held-out rows."""
-    penalty = 0.001 if made.published else 10.0
+    penalty = 0.001 if made.section else 10.0
     scores = [one for one in made.study["scores"] if one["penalty"] == penalty]
     points = sorted((one["gamma"], one["entropy"]) for one in scores)
     rises = {f"γ = {after[0]:g}": after[1] - before[1] for before, after in itertools.pairwise(points)}
     span = f"{points[0][1]:.3f} at γ = {points[0][0]:g} to {points[-1][1]:.3f} at γ = {points[-1][0]:g}"
     claim = f"The entropy rises with γ at each step (figure 2): {words}"
-    claim += "" if made.published else ", library's procedure"
+    claim += "" if made.section else ", library's procedure"
     return Claim(claim, f"{made.prefix}seen in the figure", span, Count(rises, least=1e-6))
 
 
