@@ -51,6 +51,20 @@ def classifier(opset: int = 17, last: str = "Gemm", elem_type: int = TensorProto
     return model, logits_of
 
 
+@pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
+@pytest.mark.parametrize("data", ["no confusion", "few rows", "an absent class"])
+@pytest.mark.parametrize("name", registry.names())
+def test_each_method_is_exported_whatever_its_fit_learned(name, data):
+    rng = np.random.default_rng(1)
+    n_rows, margin = {"no confusion": (1000, 1.5), "few rows": (40, 3.0), "an absent class": (300, 1.0)}[data]
+    labels = rng.integers(0, 3 if data == "an absent class" else 4, n_rows)
+    logits = 2 * (margin * np.eye(4)[labels] + rng.normal(size=(n_rows, 4)))
+    calibrator = calibrant.get(name).fit(logits, labels)
+    single = logits.astype(np.float32)
+    got = run(to_onnx(calibrator), logits=single)
+    np.testing.assert_allclose(got["probabilities"], calibrator.predict_proba(single), atol=1e-5)
+
+
 @pytest.mark.parametrize("name", registry.names())
 def test_equal_to_numpy_on_random_and_extreme_logits(name, fitted, hard_logits):
     calibrator = fitted(name)

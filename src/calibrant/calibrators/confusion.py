@@ -356,12 +356,11 @@ class ConfusionScaling(PathScaling):
         return found
 
     def _map(self, xp, logits, learned):
-        confused = learned.matrix_.shape[0] > 0
-        inputs = confusion_features(xp, maps.wide(xp, logits), 1.0 / learned.temperature_, confused)
-        scores = inputs.own[0] * learned.scale_ + learned.bias_
-        if confused:
-            told = xp.single_precision(inputs.shared)
-            scores = scores + maps.wide(xp, xp.matmul(told, xp.single_precision(learned.matrix_.T)))
+        scaled = maps.wide(xp, logits) * (1.0 / learned.temperature_)
+        scores = centred(xp, scaled) * learned.scale_ + learned.bias_
+        if learned.matrix_.shape[0] > 0:
+            shares = xp.single_precision(evidence(xp, scaled))
+            scores = scores + maps.wide(xp, xp.matmul(shares, xp.single_precision(learned.matrix_.T)))
         return maps.like(xp, scores, logits)
 
 
