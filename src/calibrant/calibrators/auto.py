@@ -62,7 +62,7 @@ def default_candidates(n_classes: int, keep_predictions: bool = False) -> tuple[
     """
     kept = "+keep" if keep_predictions else ""
     if n_classes == 2:
-        # it averages fits from free to nearly the identity, and a temperature has no lower limit on a few rows
+        # it averages fits from free to nearly the identity; the average by evidence adds the temperature
         return (f"bend{kept}",)
     if n_classes > FEW_CLASSES:
         return ("none", "ts", "shape", f"conf+shape{kept}+top")
