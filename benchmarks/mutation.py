@@ -309,7 +309,8 @@ def in_child(work, seconds: float, log: Path, still_fine=lambda: True) -> bool:
 
 
 def pytest_arguments(temporary: Path) -> list[str]:
-    return ["--disable-warnings", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:schemathesis", f"--basetemp={temporary}"]
+    without = [word for name in ("cacheprovider", "xdist", "schemathesis") for word in ("-p", f"no:{name}")]
+    return ["--disable-warnings", f"--basetemp={temporary}", *without]
 
 
 def test_files(wanted: list[str]) -> list[str]:
@@ -516,13 +517,15 @@ def module_mutants(path: str, source: str) -> Iterator[Mutant]:
         before = source.encode()[start:end].decode()
         return Mutant(path, operator, node.lineno, before, text, (start, end), key, function, names)
 
-    plain = ast.dump(tree)
-    for mutant in visit(tree, None, "", (), set()):
-        try:
-            if ast.dump(ast.parse(mutant.apply(source))) != plain:
-                yield mutant
-        except SyntaxError:
-            continue
+    return visit(tree, None, "", (), set())
+
+
+def is_change(mutant: Mutant, source: str) -> bool:
+    """Return whether the mutated file is valid and differs from the original."""
+    try:
+        return ast.dump(ast.parse(mutant.apply(source))) != ast.dump(ast.parse(source))
+    except SyntaxError:
+        return False
 
 
 def is_message(node: ast.AST) -> bool:
@@ -531,15 +534,16 @@ def is_message(node: ast.AST) -> bool:
 
 def draw_mutants(seed: int, count: int, root: Path = ROOT) -> list[Mutant]:
     """Draw mutants without replacement, from each operator in turn."""
+    sources = source_files(root)
     by_operator: dict[str, dict[str, Mutant]] = defaultdict(dict)
-    for path, source in source_files(root).items():
+    for path, source in sources.items():
         if not path.removeprefix("calibrant/").startswith(NOT_MUTATED):
             for mutant in module_mutants(path, source):
                 by_operator[mutant.operator].setdefault(mutant.id, mutant)
     generator = random.Random(seed)
     shuffled = [generator.sample(list(some.values()), len(some)) for _, some in sorted(by_operator.items())]
     rounds = itertools.chain.from_iterable(itertools.zip_longest(*shuffled))
-    return list(itertools.islice((mutant for mutant in rounds if mutant), count))
+    return list(itertools.islice((one for one in rounds if one and is_change(one, sources[one.path])), count))
 
 
 # --- run: which mutant is noticed ------------------------------------------------------------------------------------
