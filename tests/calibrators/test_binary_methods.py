@@ -381,3 +381,17 @@ def test_the_shape_of_one_score_never_loses_to_the_scores_as_they_are(kind):
     scores, labels = degenerate(kind)
     after = metrics.nll(quiet("shape", scores, labels).transform(scores), labels, from_logits=True)
     assert after <= allowed_loss(scores, labels)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("value", [0.0, 1e-3, 3.0, -700.0, 1e9])
+@pytest.mark.parametrize("name", ["platt", "beta", "quad", "spline"])
+def test_equal_scores_get_the_base_rate_and_others_keep_their_distance(name, value, weighted):
+    labels = np.array([1, 1, 1, 0, 0, 0, 0, 0, 0, 0])
+    weights = np.array([4.0, 1, 1, 1, 1, 1, 1, 1, 1, 2]) if weighted else None
+    rate = np.average(labels, weights=weights)
+    with pytest.warns(FitWarning, match="scores are equal"):
+        fitted = get(name).fit(np.full(10, value), labels, sample_weight=weights)
+    odds = np.log(rate / (1 - rate))
+    expected = sigmoid(np.array([odds, odds + 1, odds - 1]))
+    assert fitted.predict_proba(value + np.array([0.0, 1.0, -1.0]))[:, 1] == pytest.approx(expected, abs=1e-6)

@@ -305,3 +305,29 @@ def test_scores_of_any_range_are_measured_after_calibration(run, tmp_path):
     figures = {row["method"]: row["metrics"] for row in document["rows"]}
     assert after.metrics["ece"].value == pytest.approx(figures["platt"]["ece"]["value"])
     assert after.metrics["ece"].value < figures["none"]["ece"]["value"] / 3
+
+
+def test_an_option_that_a_line_does_not_list_gets_the_rest_of_the_probability(tmp_path):
+    rows = [
+        {"A": 0.5, "B": 0.3, "C": 0.2},
+        {"A": 0.9, "B": 0.08},  # 0.02 are left
+        {"A": 0.6, "B": 0.1},  # 0.3 are left, but C is no more likely than the listed B
+        {"B": 0.9},  # 0.1 for A and C
+        {"A": 0.6, "B": 0.4},  # nothing is left
+        {"A": 1.0},
+    ]
+    expected = [
+        [0.5, 0.3, 0.2],
+        [0.9, 0.08, 0.02],
+        [0.6, 0.1, 0.1],
+        [0.05, 0.9, 0.05],
+        [0.6, 0.4, None],
+        [1, None, None],
+    ]
+    lines = [{"logprobs": {key: float(np.log(p)) for key, p in row.items()}, "answer": "A"} for row in rows]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = np.exp(cal.open_predictions(tmp_path / "a.jsonl").logits)
+    smallest = np.full(3, 1e-6)
+    for got, wanted in zip(found, expected, strict=True):
+        floors = np.array([np.nan if one is None else one for one in wanted])
+        np.testing.assert_allclose(got, np.where(np.isnan(floors), smallest, floors), rtol=1e-5)

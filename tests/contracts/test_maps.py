@@ -196,3 +196,13 @@ def test_all_runtimes_choose_the_same_step_on_few_distinct_values(name, binary, 
         expected = calibrator.predict_proba(exact)
         for runtime, found in answers.items():
             np.testing.assert_allclose(found, expected, atol=2e-4, err_msg=runtime)
+
+
+@pytest.mark.parametrize("name", ["sum", "max", "min", "mean"])
+def test_a_map_over_all_rows_is_not_exported(name):
+    class Pooled(cal.Identity):
+        def _map(self, xp, logits, learned):
+            return logits - getattr(xp, name)(logits)
+
+    with pytest.raises(InputError, match=rf"takes xp\.{name} over all axes, but rows are calibrated one by one"):
+        to_onnx(Pooled().fit(*problem()))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -138,3 +141,21 @@ def test_progress_is_silent_again_after_an_error() -> None:
         raise RuntimeError
     progress.step("a", 1)
     assert heard == []
+
+
+def test_blas_has_its_threads_back_after_a_fit():
+    code = (
+        "import numpy as np, calibrant, scipy.linalg, threadpoolctl as t\n"
+        "from calibrant.core.threads import one_blas_thread\n"
+        "count = lambda: [one['num_threads'] for one in t.threadpool_info() if one['user_api'] == 'blas']\n"
+        "z = np.random.default_rng(0).normal(size=(300, 4)); before = count()\n"
+        "for name in ('ts', 'vs', 'dir'): calibrant.get(name).fit(z, z.argmax(1))\n"
+        "assert count() == before and max(before) > 1, (before, count())\n"
+        "with one_blas_thread():\n"
+        "    with one_blas_thread(): assert max(count()) == 1\n"
+        "    assert max(count()) == 1\n"
+        "assert count() == before\n"
+    )
+    subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], check=True, env={**os.environ, "OPENBLAS_NUM_THREADS": "2"}
+    )

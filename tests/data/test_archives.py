@@ -324,3 +324,14 @@ def test_strange_safetensors_headers(tmp_path: Path, text: bytes) -> None:
 def test_a_name_that_is_too_long() -> None:
     with pytest.raises(InputError, match=r"cannot be read: .*File name too long|does not exist"):
         open_predictions("x" * 5000 + ".npz")
+
+
+@pytest.mark.parametrize("shape", [[-3, -2], [-6], [6, -1], [2.5, 2], ["3", 2], [True, 6], 6, None])
+def test_a_safetensors_shape_that_is_no_list_of_counts_is_rejected(tmp_path: Path, shape: object) -> None:
+    entry = {"dtype": "F64", "shape": shape, "data_offsets": [0, 48]}
+    text = json.dumps({"logits": entry, "labels": {"dtype": "I64", "shape": [3], "data_offsets": [48, 72]}}).encode()
+    content = np.arange(6.0).tobytes() + np.arange(3).tobytes()
+    (tmp_path / "a.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + content)
+    with pytest.raises(InputError, match="logits") as caught:
+        open_predictions(tmp_path / "a.safetensors")
+    assert "\n" not in str(caught.value)

@@ -20,7 +20,7 @@ from calibrant.evaluation.scoring import chosen_metrics, column_rows, estimated
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics import adaptive_ece, ece
 from calibrant.metrics.inputs import Checked, check
-from calibrant.metrics.record import Gaps
+from calibrant.metrics.record import ClassSpread, Gaps
 from calibrant.metrics.top_label import laplacian_root, reflected_gaussian
 
 
@@ -244,3 +244,25 @@ def test_fewer_rows_keep_the_scale():
     drawn = draw(1000, 500, 0).fewer(250)
     assert drawn.counts.shape == (500, 250)
     assert drawn.shrink == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.01])
+def test_class_losses_are_redrawn_however_little_of_a_class_is_drawn(scale):
+    generator = np.random.default_rng(4)
+    labels = np.repeat([0, 1, 2], [60, 2, 3])
+    probabilities = generator.dirichlet(np.ones(3), 65)
+    drawn = draw(65, 40, 0)
+    rows: Any = check(probabilities, labels, np.full(65, scale), from_logits=False)
+    rows.draws = drawn
+    _, draws = Intervals(rows, drawn, [], 5)._class_spread(ClassSpread("nll"), 1.0)
+    losses = -np.log(probabilities[np.arange(65), labels])
+    rare = 0
+    for counts, found in zip(drawn.counts, draws, strict=True):
+        means = [losses[labels == one].mean() for one in range(3)]
+        for one in range(3):
+            own = labels == one
+            rare += counts[own].sum() == 1
+            if counts[own].any():
+                means[one] = np.average(losses[own], weights=counts[own])
+        assert found == pytest.approx(np.std(means), abs=1e-9)
+    assert rare > 5

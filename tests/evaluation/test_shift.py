@@ -7,7 +7,7 @@ import pytest
 
 from calibrant.calibrators.registry import get
 from calibrant.core.errors import InputError
-from calibrant.data import Predictions
+from calibrant.data import Predictions, open_predictions
 from calibrant.evaluation.shift import open_shift, shift, within_subject_interval
 from calibrant.metrics import ece
 
@@ -114,3 +114,11 @@ def test_calibration_helps_less_as_the_shift_grows(shared_data):
     curves = shift({"none": None, "ts": warm}, shifted)
     assert (curves.mean[1] < curves.mean[0]).all()
     assert (np.diff(curves.mean, axis=1) > 0).all()
+
+
+def test_labels_of_one_corruption_precede_those_of_all(tmp_path):
+    logits = {f"shift_{name}_3": np.zeros((3, 4)) for name in ("fog", "motion_blur")}
+    labels = {"shift_labels": [0, 1, 2], "shift_fog_labels": [3, 2, 1]}
+    np.savez(tmp_path / "a.npz", **logits, **labels)
+    found = {name: open_predictions(f"{tmp_path}/a.npz#{name}", kind="logits").labels.tolist() for name in logits}
+    assert found == {"shift_fog_3": [3, 2, 1], "shift_motion_blur_3": [0, 1, 2]}

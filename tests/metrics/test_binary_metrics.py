@@ -313,3 +313,21 @@ def test_threshold_metrics_are_shares_or_unknown(seed):
         assert ((known >= 0) & (known <= 1)).all()
     assert (found.flagged[cuts <= p.min()] == 1).all()
     assert np.isnan(found.npv).sum() == (cuts <= p.min()).sum()
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "words"),
+    [([0.5, 1.5], r"\[0, 1\], got 0.5 to 1.5"), ([-0.1], r"got -0.1"), ([], "got none"), ([np.nan], "got nan"),
+     ([0.2, 1.0], "thresholds below 1"), (1.0, "thresholds below 1")],
+)  # fmt: skip
+def test_net_benefit_rejects_thresholds_outside_0_to_1_and_none_at_all(thresholds, words):
+    for function in (metrics.net_benefit, metrics.decision_curve):
+        with pytest.raises(InputError, match=words):
+            function([0.1, 0.6, 0.8], [0, 0, 1], thresholds)
+
+
+def test_observed_to_expected_needs_an_expected_event():
+    with pytest.raises(InputError, match="needs a positive sum"):
+        metrics.observed_expected([0.0, 0.0], [0, 1])
+    with pytest.raises(InputError, match="needs a positive sum"):
+        metrics.observed_expected([0.0, 0.5], [0, 1], sample_weight=[1.0, 0.0])

@@ -291,3 +291,21 @@ def test_a_calibrator_of_probabilities_takes_probabilities_everywhere(name, data
         for kind, rows in (("probabilities", p), ("logits", logits + 3.0)):
             answer = client.post("/calibrate", json={kind: rows.tolist()}).json()
             np.testing.assert_allclose(answer["probabilities"], expected, atol=1e-9)
+
+
+def without_arrays(content: bytes) -> bytes:
+    """The artifact with its header only."""
+    size = int.from_bytes(content[:8], "little")
+    outer = json.loads(content[8 : 8 + size])
+    text = json.dumps({"__metadata__": outer["__metadata__"]}).encode()
+    return len(text).to_bytes(8, "little") + text
+
+
+@pytest.mark.parametrize("name", ["vs", "iso", "conf"])
+def test_an_artifact_without_its_arrays_is_refused(name, fitted):
+    content = without_arrays(to_bytes(fitted(name)))
+    forgotten = rewrite(content, lambda header: header["calibrator"]["learned"].clear())
+    for damaged, words in ((content, "not in the file"), (forgotten, "fitted on None classes, but the file says 5")):
+        with pytest.raises(InputError, match=words) as caught:
+            from_bytes(damaged)
+        assert "\n" not in str(caught.value)

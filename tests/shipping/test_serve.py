@@ -284,3 +284,19 @@ def _patiently(url: str, body: dict) -> httpx.Response:
             except httpx.ConnectError:
                 if time.monotonic() > deadline:
                     raise
+
+
+@pytest.mark.parametrize("kind", [JSON, NPY, ARROW])
+def test_a_body_of_exactly_the_allowed_rows_is_read(kind):
+    rows = np.random.default_rng(0).normal(size=(8, K))
+    write = {
+        JSON: lambda z: json.dumps({"logits": z.tolist()}).encode(),
+        NPY: npy,
+        ARROW: lambda z: arrow(z[: len(z) // 2]),
+    }
+    wanted = Wanted("multiclass", "logits", K, max_rows=8)
+    assert decode_rows(write[kind](rows), kind, wanted)[0].shape == (8, K)
+    with pytest.raises(InputError, match="rows"):
+        decode_rows(write[kind](np.tile(rows, (2, 1))), kind, wanted)
+    with pytest.raises(InputError, match="rows"):
+        decode_rows(write[kind](rows), kind, Wanted("multiclass", "logits", K, max_rows=7))

@@ -533,3 +533,36 @@ def test_a_stranger_without_a_home_serves_from_a_read_only_file_system(benchmark
         possible = bool(script.as_stranger(root))
     uid = 65534 if possible else os.geteuid()
     assert f"uid of the service: {uid}" in capsys.readouterr().out
+
+
+def test_an_artifact_around_a_network_is_not_served():
+    clamping = calibrant.neural.NeuralClamping()
+    with pytest.raises(InputError, match="NeuralClamping is part of a network and cannot be served over logits"):
+        create_app(Artifact(clamping, None))
+
+
+def test_idle_connections_make_room_for_new_ones_and_are_closed(tmp_path, fitted):
+    save(fitted("ts"), tmp_path / "cal.safetensors")
+    code = (
+        "import sys; from calibrant.shipping.serve import Limits, serve\n"
+        "limits = Limits(connections=16, idle_seconds=float(sys.argv[2]))\n"
+        "serve(sys.argv[1], port=0, limits=limits, announce=lambda text: print(text, flush=True))\n"
+    )
+    for seconds, reason in (("600", "full"), ("0.5", "idle")):
+        command = [sys.executable, "-c", code, str(tmp_path / "cal.safetensors"), seconds]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+            try:
+                port = int(server.stdout.readline().rpartition(":")[2])
+                idle = []
+                for _ in range(40 if reason == "full" else 4):
+                    one = socket.create_connection(("127.0.0.1", port), timeout=120)
+                    one.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+                    assert one.recv(1 << 16).startswith(b"HTTP/1.1 200")
+                    idle.append(one)
+                closed = 24 if reason == "full" else 4
+                assert all(b"HTTP/1.1" not in _drain(one) for one in idle[:closed])
+                with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=120) as client:
+                    found = figures(client)
+                assert found[f'calibrant_connections_closed_total{{reason="{reason}"}}'] >= closed
+            finally:
+                server.kill()

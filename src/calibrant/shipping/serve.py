@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import logging
+import math
 import os
 import re
 import signal
@@ -155,7 +156,7 @@ class _Guard(HttpToolsProtocol):
             self.unread = self.transport.get_write_buffer_size()
             self._wait("read", self.limits.read_seconds)
         elif self.cycle.response_complete and not self.pipeline:
-            self._wait("idle", self.timeout_keep_alive)
+            self._wait("idle", self.limits.idle_seconds)
         else:
             self.stage = "busy"
             self.waiting.pop(self, None)
@@ -244,7 +245,7 @@ def serve(
         access_log=False,
         server_header=False,
         limit_concurrency=limits.connections + 1,
-        timeout_keep_alive=15,
+        timeout_keep_alive=math.ceil(limits.idle_seconds),
         timeout_graceful_shutdown=int(limits.stop_seconds),
         lifespan="on",
     )

@@ -127,6 +127,7 @@ class Limits:
     header_seconds: float = 10.0
     body_seconds: float = 30.0
     read_seconds: float = 30.0
+    idle_seconds: float = 15.0
     compute_seconds: float = 60.0
     connections: int = 2048
     requests: int = 512
