@@ -107,9 +107,43 @@ def test_only_registered_classes_are_saved_or_loaded(registered):
 
 
 def test_what_a_class_does_not_declare_is_refused(registered):
-    registered("undeclared", Undeclared)
     with pytest.raises(InputError, match="Undeclared learned shift_, which its class does not declare: add learns"):
         Undeclared().fit(*rows())
+    with pytest.raises(InputError, match=r"Undeclared fails on 240 random rows: .*which its class does not declare"):
+        registered("undeclared", Undeclared)
+
+
+class Unweighted(Shifted):
+    """Ignores the weights of the rows."""
+
+    def _fit(self, rows):
+        self.shift_ = 2.0 * np.bincount(rows.labels, minlength=rows.n_classes) / rows.n
+
+
+class Sequential(Shifted):
+    """Learns from the first rows only."""
+
+    def _fit(self, rows):
+        self.shift_ = np.bincount(rows.labels[:9], minlength=rows.n_classes) * 1.0
+
+
+class Unbounded(Shifted):
+    def _map(self, xp, logits, learned):
+        return logits * np.nan
+
+
+@pytest.mark.parametrize(
+    ("cls", "words"),
+    [
+        (Unweighted, "Unweighted breaks a contract: a weight of 2 must be equivalent to repeating the row"),
+        (Sequential, "Sequential breaks a contract: the order of the rows must not matter"),
+        (Unbounded, "Unbounded fails on 240 random rows: InputError: predict_proba returned NaN"),
+    ],
+)
+def test_registration_names_the_contract_that_a_class_breaks(registered, cls, words):
+    with pytest.raises(InputError, match=words):
+        registered("broken", cls)
+    assert "broken" not in registry.METHODS
 
 
 @pytest.mark.parametrize(

@@ -231,6 +231,9 @@ def nearest(name: str) -> list[str]:
 def register(name: str, cls: Any, **parameters: Any) -> None:
     """Add a calibrator class under a short name, for `get`, `compare`, `fit`, artifacts and exports.
 
+    A new class is fitted to a few random rows first: the order of the rows must not matter, and a weight of 2 must be
+    equivalent to repeating the row. InputError names the contract that fails.
+
     Artifacts name classes, and only registered ones are loaded. A package does the same for all its users with an entry
     point of the group `calibrant.calibrators`.
 
@@ -260,9 +263,55 @@ def register(name: str, cls: Any, **parameters: Any) -> None:
     if taken is not None and taken.load() is not cls:
         # an artifact names the class alone
         raise InputError(f"a calibrator class called {cls.__name__} is registered already: rename the class")
+    if taken is None:
+        probe_calibrator(cls, parameters)
     if method_now is None:
         METHODS[name] = Method(cls.__module__, cls.__name__, parameters, given=cls)
         _tasks.cache_clear()
+
+
+PROBE_ROWS, PROBE_TOLERANCE = 240, 0.02
+"""Rows of the probe, and the difference of two probabilities that it allows for random solvers."""
+
+
+def probe_calibrator(cls: Any, parameters: dict[str, Any]) -> None:
+    """Fit a class to random rows, and raise InputError if the order of rows matters or a weight of 2 is not two rows.
+
+    Misclassified rows weigh 3 more and class 0 weighs 2 more, so that a fit without the weights is far off.
+    """
+    import numpy as np
+
+    from calibrant.core.errors import said
+
+    if cls.takes_groups or not {"multiclass", "binary"} & set(cls.tasks):
+        return
+    generator, labels = np.random.default_rng(0), np.arange(PROBE_ROWS) % 3
+    logits = 2.4 * np.eye(3)[labels] + 4 * generator.normal(size=(PROBE_ROWS, 3))
+    counts = 1 + 3 * (logits.argmax(axis=1) != labels) + 2 * (labels == 0)
+    if "multiclass" not in cls.tasks:
+        logits, labels = logits[:, 0] - logits[:, 1], (labels == 0).astype(np.int64)
+
+    def predict(rows: Any, weights: Any = None) -> Any:
+        found = cls(**parameters).fit(logits[rows], labels[rows], sample_weight=weights).predict_proba(logits)
+        if found.shape != (PROBE_ROWS, labels.max() + 1) or not np.isfinite(found).all():
+            raise InputError(f"predict_proba returned NaN, infinity or the shape {found.shape}")
+        return found
+
+    rows = np.arange(PROBE_ROWS)
+    try:
+        with said():
+            given, weighted = predict(rows), predict(rows, counts.astype(np.float64))
+            shuffled, repeated = predict(generator.permutation(rows)), predict(np.repeat(rows, counts))
+    except Exception as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise InputError(f"{cls.__name__} fails on {PROBE_ROWS} random rows: {reason}") from error
+    for one, other, contract in (
+        (given, shuffled, "the order of the rows must not matter"),
+        (weighted, repeated, "a weight of 2 must be equivalent to repeating the row (use rows.weights)"),
+    ):
+        off = float(np.abs(one - other).max())
+        if off > PROBE_TOLERANCE:
+            raise InputError(f"{cls.__name__} breaks a contract: {contract}, but probabilities differ by {off:.2g}")
 
 
 def find_class(name: str) -> Any:

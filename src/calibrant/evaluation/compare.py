@@ -135,7 +135,7 @@ def compare(
     test, by, clusters, weighed = sampled(test, by, cluster, weights_are)
     given, val, test = test, val.expanded(), test.expanded()
     seen = flattened(test)
-    measured = chosen_metrics(metrics, seen.task, compared=True, criterion=criterion)
+    measured = chosen_metrics(metrics, seen.task, n_classes=seen.n_classes, compared=True, criterion=criterion)
     grouping = None if by is None else make_grouping(by, seen.n)
     groups = (None, None) if by is None or test.task == "multilabel" else common_groups(val, by)
     chosen = resolve_methods(methods, val.task, val.n_classes, groups[0] is not None, weights_are, val.absent)

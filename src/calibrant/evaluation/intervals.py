@@ -16,6 +16,7 @@ from scipy.sparse import csr_array
 
 from calibrant.core.arrays import Array
 from calibrant.core.bins import mass_index, width_index
+from calibrant.core.errors import InputError
 from calibrant.evaluation.bootstrap import (
     LEVEL,
     Resamples,
@@ -250,13 +251,24 @@ class Intervals:
         return found, (means + noise).std(axis=-1)
 
     def _resampled(self, metric: Metric, figure: Figure) -> Array:
-        """The figure of the resampled rows themselves first, then of the draws."""
+        """The figure of the resampled rows themselves first, then of the draws.
+
+        Rows are repeated if the metric does not count a weight of 2 as the row twice.
+        """
         rows, drawn = self.rows, self.drawn
-        probabilities, labels, mass = (part[drawn.rows] for part in (rows.probabilities, rows.labels, rows.mass))
-        counts = drawn.counts[:FUNCTION_RESAMPLES, drawn.unit]
-        return np.array(
-            [
-                metric.values(probabilities, labels, sample_weight=weights)[figure.name]
-                for weights in (mass, *counts * mass)
-            ]
-        )
+        columns = [part[drawn.rows] for part in (rows.probabilities, rows.labels, rows.mass)]
+
+        def value(counts: Array) -> float:
+            if metric.copies:
+                probabilities, labels, weights = *columns[:2], columns[2] * counts
+            else:
+                probabilities, labels, weights = (np.repeat(part, counts, axis=0) for part in columns)
+            return metric.values(probabilities, labels, sample_weight=weights)[figure.name]
+
+        whole = value(np.ones(len(drawn.unit), np.int64))
+        try:
+            return np.array([whole, *map(value, drawn.counts[:FUNCTION_RESAMPLES, drawn.unit])])
+        except Exception as error:
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            remedy = "" if metric.copies else "; use sample_weight, so that no class is lost"
+            raise InputError(f"the metric {metric.name} fails on resampled rows ({reason}){remedy}") from error

@@ -265,7 +265,7 @@ def measure(
     seen = flattened(predictions)
     weights = seen.weights
     drawn = draw(seen.n, resamples, seed, clusters)
-    chosen = chosen_metrics(metrics, seen.task)
+    chosen = chosen_metrics(metrics, seen.task, n_classes=seen.n_classes)
     rows = scan_predictions(predictions, drawn, n_bins=n_bins, engine=engine)
     columns = rows.columns()
     progress.step("intervals", 0, 3)

@@ -14,7 +14,7 @@ import numpy as np
 
 from calibrant.core.arrays import Array, check_score_values
 from calibrant.core.bins import over, width_index
-from calibrant.core.errors import InputError
+from calibrant.core.errors import InputError, warn_user
 from calibrant.core.softmax import finite_log_odds, probability_log_odds
 from calibrant.core.threads import one_blas_thread
 from calibrant.core.zeros import cost_of_zero
@@ -30,7 +30,7 @@ from calibrant.evaluation.tables import Estimate, Figures
 from calibrant.kernels.rows import ALL, RowColumns
 from calibrant.metrics.classwise import class_sums, probability_block
 from calibrant.metrics.inputs import Checked
-from calibrant.metrics.record import BINS, LAST, METRICS, ClassGaps, Gaps, Metric, facts, user_metric
+from calibrant.metrics.record import BINS, LAST, METRICS, ClassGaps, Gaps, Metric, facts, probe_metric, user_metric
 
 CLASS_TABLE_ELEMENTS = 20_000_000
 """Rows × classes × bins of the widest table that is resampled at once."""
@@ -169,8 +169,10 @@ def _scanned(
     return found, reduce(add, sums), kept, chunk.n
 
 
-def chosen_metrics(wanted: Chosen, task: str, *, compared: bool = False, criterion: str = "") -> list[Metric]:
-    """The metrics of a result, in the order of its tables.
+def chosen_metrics(
+    wanted: Chosen, task: str, *, n_classes: int = 2, compared: bool = False, criterion: str = ""
+) -> list[Metric]:
+    """The metrics of a result, in the order of its tables. Custom ones are probed first.
 
     wanted : names of registered figures, or functions of (probabilities, labels, sample_weight=None) by name, which
         come on top of the usual ones; None for those alone. compared : only those that `compare` shows by itself.
@@ -196,7 +198,8 @@ def chosen_metrics(wanted: Chosen, task: str, *, compared: bool = False, criteri
         if name in known:
             raise InputError(f"there is a metric {name!r} in the library: give the function another name")
         listed.append(user_metric(function, name))
-    listed = [one for one in listed if one.figures]
+    flat = task != "multiclass"
+    listed = [probe_metric(one, n_classes, flat=flat) if one.plain else one for one in listed if one.figures]
     return sorted(listed, key=lambda one: one.figures[0].compared or LAST) if compared else listed
 
 
@@ -222,6 +225,10 @@ def estimated(
             continue
         if one.plain:
             values = one.values(rows.probabilities, rows.labels, sample_weight=rows.weights)
+            if any(map(np.isnan, values.values())):
+                raise InputError(f"the metric {one.name} is NaN on these {n:,} rows")
+            if rows.weights is not None and not one.copies:
+                warn_user(f"the metric {one.name} does not count a weight of 2 as the row twice")
         else:
             # does the number of bins set those that the interval is made of?
             binned = (isinstance(rule, ClassGaps) or (isinstance(rule, Gaps) and rule.table in BINS) for rule in rules)

@@ -18,7 +18,7 @@ from calibrant.data import Predictions, open_predictions
 from calibrant.data.arrays import npz_fields
 from calibrant.data.source import Wanted
 from calibrant.evaluation.tables import Cell, Estimate, PlainData, Row, Table
-from calibrant.metrics.record import METRICS, facts
+from calibrant.metrics.record import METRICS, facts, user_metric
 
 SHIFT_KEY = re.compile(r"shift_(?P<corruption>.+)_(?P<severity>\d+)$")
 FILE_NAME = re.compile(r"(?P<corruption>.+?)[_-](?P<severity>\d+)$")
@@ -116,7 +116,8 @@ def shift(
     if not isinstance(shifted, Mapping):
         shifted = open_shift(shifted)
     if callable(metric):
-        name, function = getattr(metric, "__name__", "metric"), metric
+        name = getattr(metric, "__name__", "metric")
+        function = user_metric(metric, name).function
     elif (name := facts(metric).name) in METRICS:
         name, function = metric, METRICS[name].function
     else:
@@ -143,6 +144,8 @@ def shift(
             )
             if not isinstance(figure, int | float | np.number):
                 raise InputError(f"{name} is a {type(figure).__name__}, not one number: choose another metric")
+            if np.isnan(figure):
+                raise InputError(f"the metric {name} is NaN on {predictions.name or 'the shifted data'}")
             values[row, columns, severities.index(severity)] = figure
     # one within-subject table (corruptions, methods) per severity
     errors = np.array([within_subject_interval(table) for table in values.T])

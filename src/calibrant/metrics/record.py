@@ -8,9 +8,12 @@ Figures are fractions everywhere in the library; `percent` says that a view mult
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from inspect import cleandoc
+from dataclasses import dataclass, replace
+from functools import wraps
+from inspect import cleandoc, signature
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
+
+import numpy as np
 
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
@@ -135,6 +138,8 @@ class Metric:
     about : "any" rows, those of a "matrix" of classes, one "score" per row, or "confidence", which is not asked about a
         positive class.
     plain : a user's function, which is given arrays; those of the library also take rows that are checked already.
+    copies : a weight of 2 is equivalent to repeating the row. `probe_metric` finds this out for plain functions; rows
+        are resampled by index if it is False.
     """
 
     name: str
@@ -142,10 +147,13 @@ class Metric:
     figures: tuple[Figure, ...]
     about: str = "any"
     plain: bool = False
+    copies: bool = True
 
     def values(self, *rows: Any, **options: Any) -> dict[str, float]:
         """Every figure by name."""
         result = self.function(*rows, **options)
+        if self.plain and np.size(result) != 1:
+            raise InputError(f"the metric {self.name} returned an array of shape {np.shape(result)}, not one number")
         return {one.name: float(getattr(result, one.field) if one.field else result) for one in self.figures}
 
 
@@ -239,12 +247,14 @@ def register_metric(
 ) -> Metric:
     """Register a function of (probabilities, labels, sample_weight=None) that returns a number.
 
-    `measure`, `compare` and gates then know it by its name, with a bootstrap interval and paired draws.
+    `measure`, `compare` and gates then accept its name and report a bootstrap interval and paired draws. The function
+    must not depend on the order of the rows. If it ignores `sample_weight`, or has no such parameter, its interval
+    comes from repeated rows instead of weights.
 
     Parameters
     ----------
     function : callable
-        Of probabilities (n, K), or (n,) of the positive class; labels (n,); and weights (n,) or None.
+        Of probabilities (n, K), or (n,) of the positive class; labels (n,); and, optionally, weights (n,) or None.
     name, label : str
         The function's own name where none is given.
     unit : {"", "%"}
@@ -270,7 +280,66 @@ def user_metric(function: Callable[..., Any], name: str, label: str = "", about:
     """The record of a user's function, which is not put into the list."""
     text = label or name.replace("_", " ")
     one = Figure(name, text, text, interval=Resampled(), compared=LAST, **facts)
-    return Metric(name, function, (one,), about, plain=True)
+    callable_with_weights = function if takes_weights(function) else without_weights(function)
+    return Metric(name, callable_with_weights, (one,), about, plain=True, copies=False)
+
+
+def takes_weights(function: Callable[..., Any]) -> bool:
+    """Return whether a function has a parameter `sample_weight`, or takes any keyword."""
+    try:
+        parameters = signature(function).parameters.values()
+    except (TypeError, ValueError):  # some functions written in C have no signature
+        return False
+    return any(one.name == "sample_weight" or one.kind is one.VAR_KEYWORD for one in parameters)
+
+
+def without_weights(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Drop the weights in calls of a function that has no parameter for them."""
+
+    @wraps(function)
+    def call(probabilities: Any, labels: Any, sample_weight: Any = None, **options: Any) -> Any:
+        return function(probabilities, labels, **options)
+
+    return call
+
+
+PROBE_ROWS, PROBE_ELEMENTS, PROBE_TOLERANCE = 60, 1 << 21, 1e-4
+"""Fewest rows and most numbers in either half of the rows of a probe, and the relative rounding that it allows."""
+
+
+def probe_metric(one: Metric, n_classes: int, *, flat: bool) -> Metric:
+    """Call a user's metric on random rows and return it with `copies` set.
+
+    An order of the rows that matters, and an exception, raise InputError. The weights of the probe are 0 in one half
+    of the rows, and 1 or 2 in the other half: a maximum over the rows notices only the zeros.
+    """
+    half = max(PROBE_ROWS, min(2 * n_classes, PROBE_ELEMENTS // n_classes))
+    generator, rows = np.random.default_rng(0), np.arange(2 * half)
+    probabilities, labels = generator.dirichlet(np.ones(n_classes), 2 * half), np.tile(rows[:half] % n_classes, 2)
+    probabilities = probabilities[:, 1] if flat else probabilities
+
+    def value(some: Array, weights: Array | None = None) -> float:
+        try:
+            return one.values(probabilities[some], labels[some], sample_weight=weights)[one.name]
+        except Exception as error:
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            where = f"{len(some)} random rows of {'one probability' if flat else f'{n_classes} classes'}"
+            raise InputError(f"the metric {one.name} fails on {where} ({reason})") from error
+
+    def equal(left: float, right: float) -> bool:
+        return bool(np.isclose(left, right, rtol=PROBE_TOLERANCE, atol=1e-12, equal_nan=True))
+
+    given, shuffled = value(rows), value(generator.permutation(rows))
+    if not equal(given, shuffled):
+        raise InputError(
+            f"the metric {one.name} depends on the order of the rows ({given:.6g}, after shuffling {shuffled:.6g}): "
+            "it must be a function of probabilities, labels and weights only"
+        )
+    copies = True
+    for part in (rows < half, rows >= half):
+        counts = np.where(part, generator.integers(1, 3, len(rows)), 0)
+        copies = copies and equal(value(rows, counts.astype(np.float64)), value(np.repeat(rows, counts)))
+    return replace(one, copies=copies)
 
 
 def facts(name: str) -> Figure:
