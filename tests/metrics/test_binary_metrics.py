@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from sklearn import metrics as reference
 from sklearn.isotonic import IsotonicRegression
 
+import calibrant as cal
 from calibrant import metrics
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.softmax import sigmoid
+from calibrant.evaluation.groups import group_analysis, make_grouping
 
 BINARY = {
     name: one.function for name, one in metrics.METRICS.items() if one.about == "score" and name != "kuiper_error"
@@ -283,8 +285,55 @@ def test_a_slope_without_a_finite_estimate_is_said():
         metrics.calibration_slope([0.1, 0.2, 0.8], [0, 0, 1])
     with pytest.warns(FitWarning, match="all probabilities are equal"):
         metrics.calibration_slope([0.2, 0.2, 0.2], [0, 0, 1])
+    with pytest.warns(FitWarning, match="calibration_slope: all labels are equal"):
+        assert metrics.calibration_slope([0.1, 0.2, 0.8], [0, 0, 0]) == 1.0
     with pytest.warns(FitWarning, match="all labels are equal"):
         metrics.calibration_intercept([0.1, 0.2, 0.8], [0, 0, 0])
+
+
+@pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
+@pytest.mark.parametrize("p", [1e-9, 0.01, 0.3, 0.5, 0.999, 0.0, 1.0])
+def test_the_slope_of_equal_probabilities_is_one(p):
+    assert metrics.calibration_slope(np.full(40, p), np.arange(40) % 4 > 0) == 1.0
+    weights = np.where(np.arange(40) < 20, 1.0, 0.0)
+    values = np.where(weights > 0, p, 0.7)
+    assert metrics.calibration_slope(values, np.arange(40) % 4 > 0, sample_weight=weights) == 1.0
+    rows = cal.Predictions(probabilities=np.full(40, max(p, 1e-12)), labels=np.arange(40) % 4 > 0, task="binary")
+    slope = cal.measure(rows, resamples=20).metrics["calibration_slope"]
+    assert slope.value == 1.0
+    assert np.isnan([slope.low, slope.high]).all()  # no resample has a slope either
+
+
+@pytest.mark.filterwarnings("ignore::calibrant.core.errors.FitWarning")
+@given(
+    seed=st.integers(0, 999),
+    shift=st.floats(-300, 300),
+    scale=st.floats(1e-3, 100),
+    sign=st.sampled_from([-1, 1]),
+    separable=st.booleans(),
+)
+def test_the_slope_of_shifted_and_scaled_log_odds_is_the_slope_divided_by_the_scale(
+    seed, shift, scale, sign, separable
+):
+    """Also of separable scores far from 0, for which a pull to 1 returned 1 or 0."""
+    generator = np.random.default_rng(seed)
+    score = generator.normal(size=40)
+    y = sign * (score + (0 if separable else 1) * generator.normal(size=40)) > 0
+    y[:2] = [True, False] if not separable else y[:2]
+    slope = metrics.calibration_slope(score, y, from_logits=True)
+    moved = metrics.calibration_slope(shift + scale * score, y, from_logits=True)
+    assert scale * moved == pytest.approx(slope, rel=1e-4, abs=1e-6)
+    if separable and 0 < y.sum() < 40:
+        assert sign * slope > 1
+
+
+def test_a_group_of_equal_probabilities_has_no_slope():
+    p, ward = np.repeat([0.2, 0.9], 200), np.repeat(["a", "b"], 200)
+    p[:200] = np.linspace(0.1, 0.4, 200)
+    y = np.arange(400) % 4 == 0
+    found = group_analysis(p, y, make_grouping({"ward": ward}, 400), about="positive class", resamples=20)
+    assert np.isfinite(found.group(ward="a").metrics["calibration_slope"].value)
+    assert np.isnan(found.group(ward="b").metrics["calibration_slope"].value)
 
 
 def test_band_of_the_flexible_curve_covers_the_truth_about_as_often_as_it_says():

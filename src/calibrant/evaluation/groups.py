@@ -406,7 +406,7 @@ SLOPE_RIDGE = 1e-6
 
 
 def _slopes(rows: _Rows, share: Array) -> tuple[Array, Array]:
-    """Slope of each group and its sandwich standard error; NaN where a group has one outcome only.
+    """Slope of each group and its sandwich standard error; NaN where a group has one outcome or one score only.
 
     share : of positives in each group (G,).
     """
@@ -415,8 +415,8 @@ def _slopes(rows: _Rows, share: Array) -> tuple[Array, Array]:
     columns = np.stack([true - false, rows.correct, rows.mass])
     slope, influence = np.full(len(share), np.nan), np.zeros(codes.size)
     for group, places in enumerate(np.split(np.argsort(codes, axis=None), np.cumsum(rows.count)[:-1])):
-        if 0 < share[group] < 1:
-            score, correct, mass = columns[:, places % len(chance)]
+        score, correct, mass = columns[:, places % len(chance)]
+        if 0 < share[group] < 1 and np.ptp(score) > 0:
             given = score[None], correct, mass
             strength = SLOPE_RIDGE * max(rows.total[group], 1.0) * np.eye(2)
             point = fit_logistic(*given, pull=Pull(np.array([1.0, 0.0]), strength)).point

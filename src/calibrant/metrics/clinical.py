@@ -19,7 +19,16 @@ from calibrant.core.errors import InputError, warn_user
 from calibrant.core.rows import Rows, score_range
 from calibrant.core.softmax import sigmoid
 from calibrant.kernels.isotonic import isotonic_values, score_groups
-from calibrant.kernels.logistic import Pull, Units, batch_sums, fit_logistic, is_separable, logistic_sums, newton
+from calibrant.kernels.logistic import (
+    Pull,
+    Units,
+    batch_sums,
+    fit_logistic,
+    is_separable,
+    logistic_sums,
+    newton,
+    smoothed_targets,
+)
 from calibrant.metrics.inputs import (
     BinaryLabels,
     Checked,
@@ -53,7 +62,9 @@ def refit(columns: Array, draws: Any, offset: Array | float = 0.0) -> Array:
 
 
 def redrawn_slope(draws: Any) -> Array:
-    """The slope of every resample (R,)."""
+    """The slope of every resample (R,); NaN if all scores are equal, so that no slope can be estimated."""
+    if np.ptp(draws.score) == 0:
+        return np.full(len(draws.weight), np.nan)
     units = Units.of(draws.score[None], None)
     return refit(units.scale(draws.score[None]), draws)[:, 0] / units.spread
 
@@ -86,8 +97,10 @@ def calibration_slope(
 ) -> float:
     """Slope b of the logistic regression logit P(y = 1) = a + b·logit p (Cox 1958); 1 is perfect.
 
-    Below 1 the probabilities are too extreme, above 1 too close to the mean. Where a threshold of p separates the
-    classes, or all p are equal, the slope has no finite estimate: a weak pull to 1 gives one, with a FitWarning.
+    Below 1 the probabilities are too extreme, above 1 too close to the mean. If all p or all labels are equal, rows have
+    no information on the slope, and the result is 1, with a FitWarning. If a threshold of p separates the classes, the
+    slope has no finite estimate: the labels n₀/n₁ become Platt's targets 1/(n₀ + 2) and (n₁ + 1)/(n₁ + 2), with a
+    FitWarning. Then, too, log-odds that are shifted change nothing, and log-odds twice as large halve the slope.
 
     Examples
     --------
@@ -97,13 +110,20 @@ def calibration_slope(
     """
     checked = check_binary(probabilities, labels, sample_weight, from_logits)
     log_odds, positive, weights = checked.log_odds, checked.positive, checked.weights
-    counted = log_odds[checked.mass > 0]
-    pull, equal = None, np.ptp(counted) == 0
-    if equal or is_separable(score_range(Rows(log_odds, positive, weights)), non_negative=False):
-        why = "all probabilities are equal" if equal else "a threshold separates the classes"
-        warn_user(f"calibration_slope: {why}, so the slope has no finite estimate; a weak pull to 1 was added")
-        pull = Pull(np.array([1.0, 0.0]), np.diag([max(float(counted.var()), 1e-6), 1.0]))
-    return float(fit_logistic(log_odds[None], positive, weights, pull=pull).point[0])
+    ends, targets = score_range(Rows(log_odds, positive, weights)), positive
+    one_label = bool(np.isinf(ends).any())
+    if one_label or np.ptp(ends) == 0:
+        what = "labels" if one_label else "probabilities"
+        warn_user(f"calibration_slope: all {what} are equal, so the slope has no estimate; the result is 1")
+        return 1.0
+    if is_separable(ends, non_negative=False):
+        warn_user(
+            "calibration_slope: a threshold separates the classes, so the slope has no finite estimate; labels were "
+            "smoothed by one row of either class"
+        )
+        events = float(checked.mass @ positive)
+        targets = smoothed_targets(float(checked.mass.sum()) - events, events)[checked.labels]
+    return float(fit_logistic(log_odds[None], targets, weights).point[0])
 
 
 @metric(
