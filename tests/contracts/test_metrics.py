@@ -226,7 +226,7 @@ BAD = {
     "labels negative": (np.full((4, 3), 1 / 3), [0, 1, 2, -1], None, "labels go down to -1"),
     "labels float": (np.full((4, 3), 1 / 3), [0.0, 1.0, 2.0, 0.5], None, "labels must be whole numbers"),
     "rows differ": (np.full((4, 3), 1 / 3), [0, 1], None, "labels has 2 rows, but probabilities has 4"),
-    "one class": (np.ones((4, 1)), [0] * 4, None, "minimum of 2"),
+    "one column": (np.ones((4, 1)), [0, 1, 2, 0], None, "labels range from 0 to 2, but outcomes are 0 or 1"),
     "no rows": (np.ones((0, 3)), [], None, "minimum of 1"),
     "logits": (np.array([[5.0, -1.0]]), [0], None, r"from_logits=True"),
     "sums": (np.array([[0.5, 0.4]]), [0], None, "sum to 0.9, off by 0.1"),

@@ -23,6 +23,12 @@ PROBABILITY_TOLERANCE = 1e-3
 FEWEST_COUNTS, MANY_COUNTS, IMPOSSIBLE_COUNTS = 0.2, 50.0, 1e12
 """Means of positive weights: below the first an error, above the second a warning, above the third an error."""
 
+LARGEST_NUMBER = 1e300
+"""Numeric options are smaller."""
+
+MAX_REPR = 80
+"""Characters of a value in an error message."""
+
 LARGEST_EXPONENT = 100
 """Weights within 2^±100 can be squared and summed as they are."""
 
@@ -197,11 +203,44 @@ def check_weights(weights: Any, n_rows: int, name: str = "sample_weight") -> np.
     return array
 
 
-def check_whole(value: Any, name: str, least: int) -> int:
+def check_whole(value: Any, name: str, least: int, most: int = 2**63) -> int:
     """A whole number of at least `least`, for options that count something."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= most:
+        limit = f" and at most {most:,}" if most < 2**63 else ""
+        raise InputError(f"{name} must be a whole number of at least {least}{limit}, got {short_repr(value)}")
     return int(value)
+
+
+def check_number(
+    value: Any, name: str, *, least: float = -np.inf, above: float = -np.inf, most: float = np.inf
+) -> float:
+    """Return a finite real number in a range."""
+    real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not real or not abs(value) < LARGEST_NUMBER or not least <= value <= most or value <= above:
+        limits = (("at least", least), ("above", above), ("at most", most))
+        words = " and ".join(f"{word} {limit:g}" for word, limit in limits if abs(limit) < np.inf)
+        raise InputError(f"{name} must be {words or 'a finite number'}, got {short_repr(value)}")
+    return float(value)
+
+
+def check_choice(value: Any, name: str, choices: tuple[str, ...]) -> str:
+    """Return one of a few words."""
+    if not isinstance(value, str) or value not in choices:
+        raise InputError(f"{name} must be one of {', '.join(map(repr, choices))}, got {short_repr(value)}")
+    return value
+
+
+def check_flag(value: Any, name: str) -> bool:
+    """Return a truth value."""
+    if not isinstance(value, bool | np.bool_):
+        raise InputError(f"{name} must be True or False, got {short_repr(value)}")
+    return bool(value)
+
+
+def short_repr(value: Any) -> str:
+    """Return the representation of a value as one short line for error messages."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= MAX_REPR else f"{text[:MAX_REPR]} …"
 
 
 def check_counts(weights: np.ndarray | None, name: str = "sample_weight") -> None:

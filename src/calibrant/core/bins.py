@@ -17,9 +17,13 @@ RANK_SLACK = 1e-12
 """A rank so little below the border of two bins lies on it, where ranks are sums of fractional weights."""
 
 
-def check_n_bins(n_bins: int) -> int:
-    """A whole number of bins, at least one."""
-    return check_whole(n_bins, "n_bins", 1)
+MAX_BINS, MAX_CLASS_BINS = 1_000_000, 100_000_000
+"""Bins of one table, and of the tables of all classes."""
+
+
+def check_n_bins(n_bins: int, n_classes: int = 1) -> int:
+    """A whole number of bins, at least one, that fit in memory."""
+    return check_whole(n_bins, "n_bins", 1, min(MAX_BINS, max(1, MAX_CLASS_BINS // n_classes)))
 
 
 def width_edges(n_bins: int, dtype: np.typing.DTypeLike = np.float64) -> Array:
@@ -122,6 +126,11 @@ class BinSums(NamedTuple):
             return (self.confidence - self.correct) / self.weight.sum(axis=-1, keepdims=True)
 
     @property
+    def accuracy(self) -> Array:
+        """Share of right rows of each bin; 0 in an empty bin."""
+        return self.correct / np.where(self.weight > 0, self.weight, 1.0)
+
+    @property
     def gap(self) -> Array:
         """C_b − A_b; 0 in an empty bin."""
         return (self.confidence - self.correct) / np.where(self.weight > 0, self.weight, 1.0)
@@ -130,8 +139,14 @@ class BinSums(NamedTuple):
         """(Σ_b (n_b/n)·|A_b − C_b|^p)^(1/p), over the last axis."""
         if p == 1:
             return total_gap(self.excess)
-        gap = np.abs(self.gap)
+        gap = np.where(self.weight > 0, np.abs(self.gap), 0.0)
         if np.isinf(p):
-            return np.where(self.weight > 0, gap, 0.0).max(axis=-1)
-        share = self.weight / self.weight.sum(axis=-1, keepdims=True)
-        return (share * gap**p).sum(axis=-1) ** (1 / p)
+            return gap.max(axis=-1)
+        return mean_power(gap, self.weight / self.weight.sum(axis=-1, keepdims=True), p)
+
+
+def mean_power(gap: Array, share: Array, p: float) -> Array:
+    """(Σ share·gap^p)^(1/p) over the last axis; relative to the largest gap, so that no power underflows."""
+    largest = np.where(share > 0, gap, 0.0).max(axis=-1)
+    unit = np.where(largest > 0, largest, 1.0)
+    return unit * (share * (gap / unit[..., None]) ** p).sum(axis=-1) ** (1 / p)

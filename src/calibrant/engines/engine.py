@@ -44,12 +44,12 @@ def opened(engine: str | Engine = "local") -> Iterator[Engine]:
     ----------
     engine : "local", "dask", the address of a Dask scheduler ("tcp://host:8786"), or an engine
     """
-    if engine == "local":
-        yield LocalEngine()  # which holds nothing
-    elif isinstance(engine, Engine):
+    if isinstance(engine, Engine):
         yield engine
     elif not isinstance(engine, str):
         raise InputError(f"engine must be a name or have run() and close(), got {type(engine).__name__}")
+    elif engine == "local":
+        yield LocalEngine()  # which holds nothing
     elif engine == "dask" or engine.startswith(ADDRESSES):
         from calibrant.engines.dask import DaskEngine  # loads dask, which only this engine needs
 

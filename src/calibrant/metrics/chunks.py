@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from calibrant.core.arrays import short_repr
 from calibrant.core.errors import InputError
 from calibrant.data.chunks import Chunk, add_up, flattened
 from calibrant.data.predictions import Predictions
@@ -82,8 +83,9 @@ def streaming(name: str, **options: Any) -> Streaming:
     >>> round(metric.value(), 4)
     0.4
     """
-    if name not in METRICS:
-        raise InputError(f"{name} is not the name of a metric: choose from {', '.join(METRICS)}")
+    if not isinstance(name, str) or name not in METRICS:
+        shown = name if isinstance(name, str) else short_repr(name)
+        raise InputError(f"{shown} is not the name of a metric: choose from {', '.join(METRICS)}")
     return Streaming(METRICS[name], options)
 
 
@@ -136,6 +138,10 @@ def stream(
     >>> {name: round(value, 4) for name, value in stream(test, ["accuracy", "ks_error"]).items()}
     {'accuracy': 0.9334, 'ks_error': 0.038}
     """
+    if not isinstance(predictions, Predictions):
+        raise InputError(f"predictions must be Predictions, got {short_repr(predictions)}: use open_predictions")
+    if metrics is not None and (isinstance(metrics, str) or not isinstance(metrics, Sequence)):
+        raise InputError(f"metrics must be a list of names, got {short_repr(metrics)}")
     sums, ranked = {}, []
     for metric in METRICS if metrics is None else metrics:
         try:

@@ -12,8 +12,8 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 
-from calibrant.core.arrays import Array, check_values
-from calibrant.core.bins import BinSums, check_n_bins, mass_index, over, total_gap
+from calibrant.core.arrays import Array, check_choice, check_values
+from calibrant.core.bins import BinSums, check_n_bins, mass_index, mean_power, over, total_gap
 from calibrant.core.softmax import softmax
 from calibrant.core.threads import BLOCK_ELEMENTS, map_blocks, row_blocks
 from calibrant.kernels.bins import class_width_sums, index_sums
@@ -25,7 +25,6 @@ from calibrant.metrics.inputs import (
     RowWeights,
     adds_up,
     check,
-    check_choice,
     check_norm,
 )
 from calibrant.metrics.record import ClassGaps, ClassSpread, Figure, metric
@@ -84,7 +83,7 @@ def classwise_ece(
     vector = sums.norm(check_norm(norm)) / _share(sums, divisor) ** (1 / norm)
     if average is None:
         return vector
-    check_choice("average", average, ("mean",))
+    check_choice(average, "average", ("mean",))
     return float(np.nanmean(vector))
 
 
@@ -181,7 +180,7 @@ def marginal_ece(
     """
     checked, p = check(probabilities, labels, sample_weight, from_logits), check_norm(norm)
     vector = class_sums(checked, n_bins, "mass").norm(p)
-    return float(vector.max() if np.isinf(p) else (vector**p).mean() ** (1 / p))
+    return float(vector.max() if np.isinf(p) else mean_power(vector, np.full(len(vector), 1 / len(vector)), p))
 
 
 @dataclass(frozen=True)
@@ -220,7 +219,7 @@ def classwise_over_under(
 def _share(sums: BinSums, divisor: str) -> Array:
     """The rows (K,) that a class's sums are divided by, as a share of all."""
     count = sums.correct.sum(axis=-1)
-    if check_choice("divisor", divisor, ("n", "n_j")) == "n":
+    if check_choice(divisor, "divisor", ("n", "n_j")) == "n":
         return np.ones_like(count)
     return np.where(count > 0, count, np.nan) / count.sum()
 
@@ -231,8 +230,8 @@ def class_sums(rows: Checked, n_bins: int, binning: str) -> BinSums:
 
     Those over bins of equal width add up over chunks; of equal mass, every class's bins depend on all rows.
     """
-    check_n_bins(n_bins)
-    ranked, weights = check_choice("binning", binning, ("width", "mass")) == "mass", rows.weights
+    check_n_bins(n_bins, rows.n_classes)
+    ranked, weights = check_choice(binning, "binning", ("width", "mass")) == "mass", rows.weights
     n_rows, n_classes = (rows.every(ORDER_OF_CLASSES) if ranked else rows).matrix.shape
     if ranked:
         # in float32 many probabilities would tie at 0 or 1, and ties decide which bin of equal mass a row is in

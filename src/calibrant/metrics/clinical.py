@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibrant.core.arrays import Array
+from calibrant.core.arrays import Array, as_array, check_choice, check_shape
 from calibrant.core.errors import InputError, warn_user
 from calibrant.core.rows import Rows, score_range
+from calibrant.core.schema import identifiers
 from calibrant.core.softmax import sigmoid
 from calibrant.kernels.isotonic import isotonic_values, score_groups
 from calibrant.kernels.logistic import (
@@ -35,7 +36,6 @@ from calibrant.metrics.inputs import (
     PositiveProbabilities,
     RowWeights,
     check_binary,
-    check_choice,
     mean,
 )
 from calibrant.metrics.record import Figure, Redrawn, metric
@@ -97,10 +97,10 @@ def calibration_slope(
 ) -> float:
     """Slope b of the logistic regression logit P(y = 1) = a + b·logit p (Cox 1958); 1 is perfect.
 
-    Below 1 the probabilities are too extreme, above 1 too close to the mean. If all p or all labels are equal, rows have
-    no information on the slope, and the result is 1, with a FitWarning. If a threshold of p separates the classes, the
-    slope has no finite estimate: the labels n₀/n₁ become Platt's targets 1/(n₀ + 2) and (n₁ + 1)/(n₁ + 2), with a
-    FitWarning. Then, too, log-odds that are shifted change nothing, and log-odds twice as large halve the slope.
+    Below 1 the probabilities are too extreme, above 1 too close to the mean. If all p or all labels are equal, the rows
+    have no information on the slope: the result is 1, with a FitWarning. If a threshold of p separates the classes, the
+    slope has no finite estimate. It then comes from Platt's targets, 1/(n₀ + 2) for n₀ negatives and (n₁ + 1)/(n₁ + 2)
+    for n₁ positives, with a FitWarning.
 
     Examples
     --------
@@ -265,9 +265,7 @@ def curve(checked: Checked, predicted: Array, clusters: ArrayLike | None = None)
     point = fit_logistic(scaled, positive, weights, pull=pull).point
     covariance = np.linalg.pinv(logistic_sums(scaled, positive, weights, point)[2] + pull.strength, hermitian=True)
     if clusters is not None:
-        own, rows = np.unique(clusters, return_inverse=True)[1], np.vstack([scaled, np.ones_like(positive)])
-        if len(own) != len(positive):
-            raise InputError(f"clusters has {len(own)} rows, but there are {len(positive)} labels")
+        own, rows = identifiers(clusters, len(positive), "clusters")[0], np.vstack([scaled, np.ones_like(positive)])
         count, gaps = own.max() + 1, checked.mass * (sigmoid(point @ rows) - positive)
         sums = np.stack([np.bincount(own, gaps * column) for column in rows])
         covariance = covariance @ (sums @ sums.T * count / max(count - 1, 1)) @ covariance
@@ -533,7 +531,7 @@ def score_decomposition(
     >>> parts.miscalibration, parts.discrimination, parts.uncertainty, parts.score
     (0.0625, 0.0625, 0.1875, 0.1875)
     """
-    check_choice("score", score, ("nll", "brier"))
+    check_choice(score, "score", ("nll", "brier"))
     checked = check_binary(probabilities, labels, sample_weight, from_logits)
     column, kept = checked.losses() if score == "nll" else checked.column("brier"), checked.mass > 0
     given = float(np.average(column[kept], weights=checked.mass[kept]))
@@ -682,7 +680,9 @@ def flagged_above(thresholds: ArrayLike, checked: Checked) -> tuple[Array, ...]:
     Every weight is a sum from the end that its share begins at: a difference of sums would leave rounding where there
     is nobody, and shares beyond 1.
     """
-    cuts = np.asarray(thresholds, dtype=np.float64)
+    cuts = as_array(thresholds, "thresholds")
+    check_shape((1,), cuts.dtype, "thresholds", classes=False)
+    cuts = cuts.astype(np.float64)
     if cuts.size == 0 or not ((cuts >= 0) & (cuts <= 1)).all():
         shown = "none" if cuts.size == 0 else f"{cuts.min():g} to {cuts.max():g}"
         raise InputError(f"thresholds must lie in [0, 1], got {shown}")

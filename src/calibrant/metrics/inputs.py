@@ -6,9 +6,10 @@ Probabilities (n, K) are asked about the predicted class; one probability per ro
 class: p is used as the confidence, and the label 0/1 as correctness.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from functools import cached_property, partial, wraps
+from inspect import signature
 from numbers import Real
 from typing import Annotated, Any, Self, TypeAlias, TypeVar
 
@@ -19,6 +20,7 @@ from calibrant.core.arrays import (
     PROBABILITY_TOLERANCE,
     Array,
     check_counts,
+    check_flag,
     check_labels,
     check_matrix,
     check_outcomes,
@@ -26,16 +28,19 @@ from calibrant.core.arrays import (
     check_scores,
     check_weights,
     on_device,
+    short_repr,
     unit_scale,
 )
-from calibrant.core.errors import InputError
+from calibrant.core.errors import InputError, warn_user
+from calibrant.core.rows import is_one_column
 from calibrant.core.softmax import finite_log_odds, probability_log_odds, sigmoid, softplus
 from calibrant.core.zeros import cost_of_zero
 from calibrant.kernels.isotonic import ScoreGroups, score_groups
 from calibrant.kernels.rows import LEVELS, SCORES, RowColumns, scan
 
 Probabilities: TypeAlias = Annotated[
-    ArrayLike, "array (n, K), or (n,) of the positive class: Probabilities, or logits with ``from_logits=True``."
+    ArrayLike,
+    "array (n, K), or (n,) or (n, 1) of the positive class: Probabilities, or logits with ``from_logits=True``.",
 ]
 ClassIndices: TypeAlias = Annotated[
     ArrayLike, "array (n,): Class indices 0 … K−1. Every metric checks them, also where it does not read them."
@@ -52,6 +57,9 @@ Sums = TypeVar("Sums")
 
 Total = tuple[Callable[..., Any], tuple[Any, ...]]
 """A statistic of rows, and its options."""
+
+FEWEST_HARD = 10
+"""Rows from which probabilities of 0 and 1 only are no accident."""
 
 ORDER_OF_ROWS = "needs the confidences of all rows in their order"
 ORDER_OF_CLASSES = "ranks every class's probabilities of all rows"
@@ -186,8 +194,13 @@ class Checked:
 def adds_up(statistic: Callable[..., Sums]) -> Callable[..., Sums]:
     """Make a function of rows and options a statistic whose sums add up over chunks: rows remember what it gave."""
 
+    names = list(signature(statistic).parameters)[1:]
+
     @wraps(statistic)
     def known(rows: Checked, *options: Any) -> Sums:
+        for name, option in zip(names, options, strict=False):
+            if not isinstance(option, Hashable):
+                raise InputError(f"{name} must be one number or word, got {short_repr(option)}")
         asked = known, options
         if asked not in rows.totals:
             rows.totals[asked] = statistic(rows, *options)
@@ -213,8 +226,8 @@ def check(
     """
     if isinstance(probabilities, Checked):
         return probabilities.every("reads one score per row") if one_score else probabilities
-    name = "logits" if from_logits else "probabilities"
-    flat = one_score or np.ndim(probabilities) == 1
+    name = "logits" if check_flag(from_logits, "from_logits") else "probabilities"
+    flat = one_score or is_one_column(probabilities)
     if flat:
         shape = np.shape(probabilities)
         if len(shape) == 2 and shape[1] == 2:
@@ -232,12 +245,24 @@ def check(
         values = probabilities if device else check_matrix(probabilities, name)
         n_classes = values.shape[1]
         indices = check_labels(labels, len(values), n_classes, against=name)
+    if not from_logits and isinstance(values, np.ndarray) and are_hard(values):
+        warn_user(
+            "all probabilities are exactly 0 or 1: are they predictions instead of probabilities? "
+            "Metrics take (probabilities, labels)"
+        )
     weights = check_weights(sample_weight, len(values))
     if weights_are == "counts":
         check_counts(weights)
     elif weights_are == "shares":
         weights = unit_scale(weights)
     return Checked(values, indices, weights, from_logits, "binary" if flat else "multiclass", n_classes)
+
+
+def are_hard(probabilities: Array) -> bool:
+    """Return whether ten or more rows of probabilities are all exactly 0 or 1."""
+    if len(probabilities) < FEWEST_HARD or probabilities.flat[0] not in (0, 1):
+        return False
+    return bool(((probabilities == 0) | (probabilities == 1)).all())
 
 
 check_binary = partial(check, one_score=True)
@@ -270,12 +295,5 @@ def mean(rows: Checked, name: str) -> float:
 def check_norm(norm: float) -> float:
     """The p of an ℓp norm: 1, 2 or inf (any number from 1 on makes sense)."""
     if isinstance(norm, bool) or not isinstance(norm, Real) or not norm >= 1:
-        raise InputError(f"norm must be 1, 2 or inf, got {norm!r}")
+        raise InputError(f"norm must be 1, 2 or inf, got {short_repr(norm)}")
     return float(norm)
-
-
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
-    """One of a few words."""
-    if value not in choices:
-        raise InputError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
-    return value

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import Array
+from calibrant.core.arrays import Array, check_whole
 from calibrant.core.errors import InputError
 from calibrant.core.schema import identifiers
 from calibrant.core.threads import row_blocks
 from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, check
 from calibrant.metrics.record import documented
 
-DRAWS = 1000
+DRAWS, MAX_DRAWS = 1000, 100_000
 ROW_DRAWS = 40_000_000
 """Rows × draws up to which every row is simulated; beyond, runs of neighbouring rows as one normal step each."""
 RUNS = 256
@@ -73,6 +73,8 @@ def multicalibration_error(
     >>> found.worst, found.value, found.p_value < 0.01
     ('b', 10.0, True)
     """
+    check_whole(draws, "draws", 1, MAX_DRAWS)
+    check_whole(seed, "seed", 0)
     rows = check(probabilities, labels, sample_weight, from_logits)
     confidence, correct, _ = rows.top(ordered=True)
     confidence, mass = confidence.astype(np.float64), rows.mass

@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from calibrant.core.arrays import Array, as_array, check_counts, check_matrix, check_scores, check_weights
+from calibrant.core.arrays import (
+    Array,
+    as_array,
+    check_counts,
+    check_flag,
+    check_matrix,
+    check_number,
+    check_scores,
+    check_weights,
+)
 from calibrant.core.errors import InputError
 from calibrant.kernels.rows import scan
 from calibrant.metrics.inputs import ClassIndices, Probabilities, RowWeights, confidence_groups
@@ -74,7 +83,8 @@ class RiskCoverage:
 
     def at(self, coverage: float) -> float:
         """Risk when at least this share is kept (ties are kept together)."""
-        return float(self.risk[np.searchsorted(self.coverage, coverage - 1e-12)])
+        share = check_number(coverage, "coverage", least=0, most=1)
+        return float(self.risk[np.searchsorted(self.coverage, share - 1e-12)])
 
 
 @metric()
@@ -150,6 +160,7 @@ def rank_changes(
     >>> round(rank_changes([0.5, 0.6, 0.7], [0.5, 0.9, 0.8]), 4)
     0.3333
     """
+    check_flag(from_logits, "from_logits")
     first, second = _confidences(before, "before", from_logits), _confidences(after, "after", from_logits)
     if len(first) != len(second):
         raise InputError(f"before has {len(first)} rows, but after has {len(second)}")
@@ -193,7 +204,7 @@ def reversed_share(before: Array, after: Array, weights: Array | None = None) ->
 
 def _confidences(values: ArrayLike, name: str, from_logits: bool) -> Array:
     array = as_array(values, name)
-    if array.ndim == 2:
+    if array.ndim == 2 and array.shape[1] != 1:
         return scan(check_matrix(array, name), None, from_logits=from_logits, columns="correct", name=name).confidence
     scores = check_scores(array, name)
     bad = np.flatnonzero(~np.isfinite(scores))

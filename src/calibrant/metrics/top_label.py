@@ -7,13 +7,13 @@ scikit-learn; torchmetrics and netcal put it into the upper one, which makes a d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import Array
+from calibrant.core.arrays import Array, check_choice, check_number
 from calibrant.core.bins import (
     BinSums,
     check_n_bins,
@@ -25,7 +25,6 @@ from calibrant.core.bins import (
     width_edges,
     width_index,
 )
-from calibrant.core.errors import InputError
 from calibrant.core.threads import map_blocks, row_blocks
 from calibrant.kernels.bins import index_sums, memberships, width_sums
 from calibrant.kernels.isotonic import ScoreGroups
@@ -36,7 +35,6 @@ from calibrant.metrics.inputs import (
     RowWeights,
     adds_up,
     check,
-    check_choice,
     check_norm,
     confidence_groups,
 )
@@ -48,7 +46,7 @@ _ELEMENTS_PER_ROW = 4
 
 def bin_index(confidence: Array, weights: Array | None, n_bins: int, binning: str) -> Array:
     """The bin of each row: equal width, or equal mass."""
-    if check_choice("binning", binning, ("width", "mass")) == "width":
+    if check_choice(binning, "binning", ("width", "mass")) == "width":
         return width_index(confidence, check_n_bins(n_bins))
     return mass_index(confidence, check_n_bins(n_bins), weights)
 
@@ -57,7 +55,7 @@ def bin_index(confidence: Array, weights: Array | None, n_bins: int, binning: st
 def bin_sums(rows: Checked, n_bins: int, binning: str) -> BinSums:
     """Sums over the bins of the top label, on all cores; those over bins of equal width add up over chunks."""
     check_n_bins(n_bins)
-    ranked = check_choice("binning", binning, ("width", "mass")) == "mass"
+    ranked = check_choice(binning, "binning", ("width", "mass")) == "mass"
     confidence, correct, weights = columns = rows.top(ordered=ranked)
     if ranked:
         return BinSums(*index_sums(mass_index(confidence, n_bins, weights), *columns, n_bins))
@@ -111,20 +109,25 @@ def ece(
     """
     rows, p = check(probabilities, labels, sample_weight, from_logits), check_norm(norm)
     sums = bin_sums(rows, n_bins, binning)
-    if check_choice("weighting", weighting, ("bin", "label")) == "bin":
+    if check_choice(weighting, "weighting", ("bin", "label")) == "bin":
         return float(sums.norm(p))
     if binning == "width" and p == 2:
         return within_and_between(sums, square_sums(rows, n_bins))
     confidence, _, weights = rows.top(ordered=True)
-    return label_error(rows, sums, p, np.eye(n_bins)[bin_index(confidence, weights, n_bins, binning)])
+    gap = np.abs(sums.accuracy[bin_index(confidence, weights, n_bins, binning)] - confidence.astype(np.float64))
+    return label_error([(gap, rows.mass)], p)
 
 
-def label_error(rows: Checked, sums: BinSums, p: float, members: Array) -> float:
-    """(1/n Σ_ij u_ij·|A_j − c_i|^p)^(1/p) for bins of these sums, and memberships u (n, M) of the rows."""
-    accuracy = sums.correct / np.where(sums.weight > 0, sums.weight, 1.0)
-    gap = np.abs(accuracy - rows.column("confidence")[:, None].astype(np.float64))
-    share = members * rows.mass[:, None]
-    return float((gap * (share > 0)).max() if np.isinf(p) else ((share * gap**p).sum() / share.sum()) ** (1 / p))
+def label_error(parts: Iterable[tuple[Array, Array]], p: float) -> float:
+    """(Σ w·gap^p / Σw)^(1/p) over parts of gaps and weights, in units of the largest gap against underflow."""
+    largest = total = mass = 0.0
+    for gaps, share in parts:
+        counted = np.where(share > 0, gaps, 0.0)
+        before, largest = largest, max(largest, float(counted.max()))
+        unit = largest or 1.0
+        total = total * (before / unit) ** p + float((share * (counted / unit) ** p).sum())
+        mass += float(share.sum())
+    return largest if np.isinf(p) else largest * (total / mass) ** (1 / p)
 
 
 @adds_up
@@ -498,11 +501,18 @@ def soft_ece(
     softness = bin_temperature(n_bins, temperature, decay)
     *sums, squares = soft_sums(rows, n_bins, softness)
     bins = BinSums(*sums)
-    if check_choice("weighting", weighting, ("bin", "label")) == "bin":
+    if check_choice(weighting, "weighting", ("bin", "label")) == "bin":
         return float(bins.norm(p))
     if p == 2:
         return within_and_between(bins, squares)
-    return label_error(rows, bins, p, memberships(rows.top(ordered=True)[0], n_bins, softness))
+    confidence, mass = rows.top(ordered=True)[0].astype(np.float64), rows.mass
+
+    def parts() -> Iterator[tuple[Array, Array]]:
+        for block in row_blocks(len(confidence), n_bins):
+            members = memberships(confidence[block], n_bins, softness)
+            yield np.abs(bins.accuracy - confidence[block, None]), members * mass[block, None]
+
+    return label_error(parts(), p)
 
 
 @adds_up
@@ -518,16 +528,16 @@ def soft_sums(rows: Checked, n_bins: int, temperature: float) -> Array:
     return np.sum(map_blocks(part, row_blocks(len(confidence), n_bins)), axis=0)
 
 
+SMALLEST_TEMPERATURE = 1e-200
+"""Lower temperatures change no membership, and would overflow."""
+
+
 def bin_temperature(n_bins: int, temperature: float, decay: float | None) -> float:
     """T, or 1/(M² ln d) where a decay d is given: at a centre the neighbour's membership is then 1/d of its own."""
     check_n_bins(n_bins)
     if decay is not None:
-        if not decay > 1:
-            raise InputError(f"decay must be above 1, got {decay!r}")
-        return 1 / (n_bins**2 * math.log(decay))
-    if not temperature > 0:
-        raise InputError(f"temperature must be above 0, got {temperature!r}")
-    return float(temperature)
+        return 1 / (n_bins**2 * math.log(check_number(decay, "decay", above=1)))
+    return max(check_number(temperature, "temperature", above=0), SMALLEST_TEMPERATURE)
 
 
 def by_cell(cells: Any, value: float) -> Array:
@@ -635,8 +645,7 @@ def mmce(
     >>> mmce([[0.75, 0.25]] * 4, [0, 0, 1, 1])
     0.25
     """
-    if not width >= NARROWEST:
-        raise InputError(f"width must be at least {NARROWEST}, got {width!r}")
+    check_number(width, "width", least=NARROWEST)
     groups = confidence_groups(probabilities, labels, sample_weight, from_logits)
     residual = groups.excess
     # for sorted c the kernel of a pair splits into exp(−c_i/width)·exp(c_j/width): a running sum replaces the matrix
