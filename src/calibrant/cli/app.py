@@ -6,6 +6,7 @@ import re
 import shlex
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import typer
 
 from calibrant import __version__
+from calibrant.cli.streams import guard_streams
 from calibrant.cli.verbs import BUNDLES, plain
 from calibrant.core.errors import InputError, MissingExtraError
 
@@ -38,7 +40,11 @@ KEYWORD = re.compile(rf"""(?<![\w/.-])({"|".join((*BUNDLES["said"], "pair"))})=(
 """How messages name an option: as Python's keyword, with or without a value."""
 
 BAD_INPUT = 2
+INTERNAL_ERROR = 70
+"""EX_SOFTWARE of sysexits.h."""
 INTERRUPTED = 130
+DEBUG = "CALIBRANT_DEBUG"
+"""Environment variable that adds a traceback to an internal error."""
 
 USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[1]
 """click's UsageError; typer has click inside or beside it, depending on its version."""
@@ -78,31 +84,43 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     # a line like every other: who types a command has no use for a place in the code; it may name columns of a file
     warnings.formatwarning = lambda message, *_, **__: plain(f"warning: {spoken(str(message))}\n")
+    guard_streams()
+    code = BAD_INPUT
     try:
-        command = typer.main.get_command(build(next((word for word in sys.argv[1:] if word[:1] != "-"), "")))
+        code = _run_command()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except USAGE_ERROR as error:
+        if len(sys.argv) > 1:  # `calibrant` alone: its help has been shown
+            path = error.ctx.command_path if error.ctx else "calibrant"
+            _print_error(f"{error.format_message().rstrip('.')}: see {path} --help")
+    except InputError as error:
+        _print_error(spoken(error.message), command_with(error.remedy))
+    except MissingExtraError as error:
+        _print_error(str(error))
+    except MemoryError:
+        _print_error("not enough memory for this input")
+    except OSError as error:
+        _print_error(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    except Exception as error:
+        if os.environ.get(DEBUG):
+            traceback.print_exc()
+        code = INTERNAL_ERROR
+        cause = f"{type(error).__name__}: {error}"[:300]
+        _print_error(f"internal error ({cause}): please report it with the traceback that {DEBUG}=1 adds")
+    sys.exit(code)
+
+
+def _run_command() -> int:
+    """Run the requested command; return its exit code."""
+    command = typer.main.get_command(build(next((word for word in sys.argv[1:] if word[:1] != "-"), "")))
+    try:
         with command.make_context("calibrant", sys.argv[1:]) as context:
             command.invoke(context)
-    except typer.Exit as left:
-        sys.exit(left.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
-    except USAGE_ERROR as error:
-        if len(sys.argv) == 1:
-            sys.exit(BAD_INPUT)  # `calibrant` alone: its help has been shown
-        path = error.ctx.command_path if error.ctx else "calibrant"
-        _fail(f"{error.format_message().rstrip('.')}: see {path} --help")
-    except InputError as error:
-        _fail(spoken(error.message), command_with(error.remedy))
-    except MissingExtraError as error:
-        _fail(str(error))
-    except MemoryError:
-        _fail("not enough memory for this input")
-    except BrokenPipeError:
-        # the reader of our output went away (`calibrant measure f | head`): nothing is wrong
-        _drop_output()
-    except OSError as error:
-        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-    sys.exit(0)
+    except typer.Exit as exit_request:
+        return exit_request.exit_code
+    return 0
 
 
 def spoken(message: str) -> str:
@@ -138,17 +156,12 @@ def command_with(options: Mapping[str, Any]) -> str:
     return shlex.join(["calibrant", *words])
 
 
-def _fail(message: str, command: str = "") -> None:
+def _print_error(message: str, command: str = "") -> None:
+    """Print one line, and the command that would work, after the output so far; a full disk may lose that output."""
     print("error: " + plain(" ".join(message.split())), file=sys.stderr)
     if command:
         print("try: " + plain(command), file=sys.stderr)
     try:
         sys.stdout.flush()
-    except OSError:
-        _drop_output()
-    sys.exit(BAD_INPUT)
-
-
-def _drop_output() -> None:
-    """Send what is still unwritten nowhere, or Python tries once more at exit and says that it failed."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError:  # or Python would fail with exit code 120
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -40,7 +40,3 @@ class Output(Console):
         """Print a table of results; the row that is best stands out."""
         for block in tables.terminal(table, self.width, tables.TEXT._replace(escape=plain)):
             self.print(block, no_wrap=True, overflow="ellipsis")
-
-    def on_broken_pipe(self) -> None:
-        """Leave it to the command, for which a reader that has seen enough is no failure; rich would exit with 1."""
-        raise BrokenPipeError

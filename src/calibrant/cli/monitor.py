@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 import calibrant as cal
+from calibrant.cli.streams import is_stdout_read
 from calibrant.cli.verbs import Fields, answer, printable, verb, warn
 from calibrant.shipping.feed import LogFollower
 from calibrant.shipping.monitor import LATE
@@ -54,7 +55,7 @@ def monitor(
             if gained or once:
                 _show(follower, as_json)
                 follower.save()
-            if once or (until_alarm and follower.monitor.alarm):
+            if once or (follower.monitor.alarm if until_alarm else not is_stdout_read()):
                 break
             time.sleep(poll)
     except KeyboardInterrupt:
