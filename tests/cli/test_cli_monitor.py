@@ -16,15 +16,16 @@ def write(log, n, gap=0.0, seed=0, **more):
             file.write(json.dumps({**answer, "id": f"{seed}-{row}", **more}) + "\n")
 
 
-def test_a_damaged_state_is_refused_and_left_alone(run, tmp_path):
+def test_a_damaged_state_is_set_aside_and_reported(run, tmp_path):
     log, state = tmp_path / "a.jsonl", tmp_path / "state.json"
     write(log, 100)
     assert run("monitor", log, "--once", "--state", state)[0] == 0
     half = state.read_text()[:1000]
     state.write_text(half)
     code, out, err = run("monitor", log, "--once", "--state", state, "--json")
-    assert (code, out, err.count("\n"), state.read_text()) == (2, "", 1, half)
-    assert "move it away" in err
+    assert (code, json.loads(out)["n"], err.count("\n")) == (0, 100, 1)
+    assert "the monitor begins anew" in err
+    assert (tmp_path / "state.json.damaged-1").read_text() == half
 
 
 def test_a_state_of_something_else_is_never_touched(run, tmp_path):

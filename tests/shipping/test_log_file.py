@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 
@@ -185,19 +186,51 @@ def test_batches_and_groups_come_from_fields(tmp_path, again):
     assert watch.monitor.report().n_batches == 49
 
 
-@pytest.mark.parametrize("text", ["", "\0" * 99, "[]", "{}", "null", "some notes", '{"a": 1}', "[" * 100_000, "half"])
-def test_a_state_that_is_damaged_or_none_is_refused(tmp_path, text):
+@pytest.fixture
+def written_state(tmp_path):
+    """A log and the state of a monitor that has read it."""
     log, state = tmp_path / "answers.jsonl", tmp_path / "state.json"
     log.write_text(lines(0, 40))
     watch = LogFollower(str(log), state=state)
     watch.read()
     watch.save()
-    assert LogFollower(str(log), state=state).monitor.n == 40
-    text = state.read_text()[:1000] if text == "half" else text
+    watch.close()
+    return log, state
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "null", "some notes", '{"a": 1}', "[" * 100_000, lines(0, 9)])
+def test_a_file_that_is_not_a_state_is_refused(written_state, text):
+    log, state = written_state
     state.write_text(text)
     with pytest.raises(InputError, match=r"it is not the state of a monitor .* move it away"):
         LogFollower(str(log), state=state)
     assert state.read_text() == text
+
+
+@pytest.mark.parametrize("damage", [lambda _: "", lambda text: "\0" * len(text), lambda text: text[:1000],
+                                    lambda text: text.replace('"n": 40', '"n": -4')])  # fmt: skip
+def test_a_damaged_state_is_set_aside_and_reported(written_state, damage):
+    log, state = written_state
+    for number in (1, 2):
+        text = damage(state.read_text())
+        state.write_text(text)
+        watch = LogFollower(str(log), state=state)
+        assert f"renamed to {state}.damaged-{number}" in watch.note
+        assert state.with_name(f"state.json.damaged-{number}").read_text() == text
+        assert (watch.monitor.n, watch.offset) == (0, 0)
+        assert watch.read() == 40
+        watch.save()
+        watch.close()
+    assert LogFollower(str(log), state=state).monitor.n == 40
+
+
+def test_a_second_monitor_of_one_state_is_refused(written_state):
+    log, state = written_state
+    with contextlib.closing(LogFollower(str(log), state=state)):
+        with pytest.raises(InputError, match="in use by another monitor") as refused:
+            LogFollower(str(log), state=state)
+        assert "\n" not in str(refused.value)
+    LogFollower(str(log), state=state).close()
 
 
 def test_pipes_are_refused_at_once(tmp_path):

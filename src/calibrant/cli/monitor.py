@@ -49,9 +49,8 @@ def monitor(
     try:
         while True:
             gained = follower.read()
-            if follower.note:
-                warn([follower.note])
-                follower.note = None
+            warn(filter(None, [follower.note]))
+            follower.note = None
             if gained or once:
                 _show(follower, as_json)
                 follower.save()

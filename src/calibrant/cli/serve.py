@@ -55,6 +55,8 @@ def serve(
     loaded = served.artifact
     desk = FeedbackDesk(state=monitor_state, artifact=served.digest, **watch)
 
+    warn(filter(None, [desk.note]))
+
     def announce(address: str) -> None:
         facts = {"address": address, "method": loaded.method, "n_classes": loaded.n_classes}
         answer(as_json, facts, [f"{loaded.method} for {loaded.n_classes} classes on {address} (Ctrl-C stops)"])

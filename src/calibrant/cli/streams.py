@@ -14,7 +14,7 @@ class PipeWriter(io.FileIO):
     errors: tuple[int, ...] = (errno.EPIPE, errno.EINVAL)
     """Errors that discard the output; Windows reports EINVAL for a closed pipe."""
 
-    def write(self, data: Any, /) -> int | None:
+    def write(self, data: Any, /) -> int:
         """Return the number of bytes written or discarded."""
         if not self.reader_left:
             try:

@@ -3,6 +3,7 @@
 A log may be written, rotated, truncated and copied by others while it is followed.
 """
 
+import contextlib
 import copy
 import glob
 import json
@@ -17,10 +18,11 @@ from typing import Any, BinaryIO, ClassVar, NamedTuple
 import numpy as np
 
 from calibrant.core.arrays import Json
-from calibrant.core.atomic import atomic_write, check_source, check_target
+from calibrant.core.atomic import check_source
 from calibrant.core.errors import InputError
 from calibrant.core.schema import OUTCOMES, Schema, class_key, identifier, listed
-from calibrant.shipping.monitor import OTHER, GroupMonitor, Kept, Monitor, is_new, stated
+from calibrant.shipping.monitor import OTHER, DamagedStateError, GroupMonitor, Kept, Monitor, is_new, stated
+from calibrant.shipping.state import StateFile
 
 FORMATS = '{"confidence": 0.9, "correct": true}, {"probabilities": […], "label": 3} or {"logits": […], "label": 3}'
 SEEN_IDS = 100_000
@@ -53,7 +55,7 @@ class Feed(Kept):
     by : the field that names the group of an answer; the monitor is a `GroupMonitor` then. "hospital=north,south" lists
         the groups: any other name counts as `other`.
     id : the field that names an answer: one that comes twice counts once.
-    state : a file that keeps what is known between runs.
+    state : a file that keeps what is known between runs. One monitor at a time may use it, until `close`.
     settings : further parameters of `Monitor`.
     """
 
@@ -78,17 +80,34 @@ class Feed(Kept):
         self.batch, self.id = None if size else batch, id
         self.by, self.known = field or None, listed.split(",") if listed else None
         self.settings = {**self.monitor.settings, "batch": size or batch, "by": by, "id": id}
+        self.note: str | None = None
+        """A sentence for the user."""
+        self._clear()
+        self._file = None if state is None else StateFile(state)
+        if self._file is not None:
+            try:
+                self._load(self._file)
+            except BaseException:
+                self._file.close()
+                raise
+
+    def _clear(self) -> None:
+        """Set the state at the beginning."""
+        self.monitor.reset()
         self.seen: dict[str, bool] = {}
         self.n_duplicates = self.n_pending = 0
-        self._path = state
-        if state is None:
-            return
-        check_target(state)
-        if os.path.exists(state):
-            try:
-                self.from_json(Path(state).read_text("utf-8", "replace"), self)
-            except InputError as error:
-                raise InputError(f"{state}: {error}; move it away, or give another file for the state") from error
+
+    def _load(self, file: StateFile) -> None:
+        """Take over the state on the disk; set a damaged one aside."""
+        text = file.read()
+        try:
+            if text is not None:
+                self.from_json(text, self)
+        except DamagedStateError as error:
+            self._clear()
+            self.note = f"{file.path}: {error}; it was renamed to {file.set_aside()}, and the monitor begins anew"
+        except InputError as error:
+            raise InputError(f"{file.path}: {error}; move it away, or give another file for the state") from error
 
     def check(self, record: Any) -> Answer | None:
         """Return a record as an answer, or None if its outcome is not known yet; nothing is remembered."""
@@ -121,9 +140,13 @@ class Feed(Kept):
 
     def save(self) -> None:
         """Write the state, if there is a file for it."""
-        if self._path is not None:
-            with atomic_write(self._path) as temporary:
-                temporary.write_text(self.to_json(), encoding="utf-8")
+        if self._file is not None:
+            self._file.write(self.to_json())
+
+    def close(self) -> None:
+        """Let another monitor use the file of the state."""
+        if self._file is not None:
+            self._file.close()
 
 
 def parse_record(line: str | bytes) -> Any:
@@ -246,9 +269,19 @@ class FeedbackDesk(Feed):
         self._lock = threading.Lock()
         self.artifact = artifact
         self._report = NO_ANSWERS
-        self._unsaved = False
-        self.n_stale = self.n_resets = 0
+        self.n_stale = self.n_resets = self.n_unsaved = 0
         super().__init__(id="id", **choices)
+        with contextlib.suppress(InputError, OSError):  # a full disk: the service reports it and tries again
+            self.save()
+
+    def _load(self, file: StateFile) -> None:
+        text = file.read()
+        super()._load(file)
+        if self.note is None:
+            for artifact, pending, answers in file.entries(text):
+                if artifact == self.artifact:
+                    self.count(map(tuple, answers))
+                    self.n_pending += pending
 
     def take(self, records: list[Any]) -> Json:
         """Give outcomes to the monitor: all of them, or none where one is unsound."""
@@ -271,7 +304,10 @@ class FeedbackDesk(Feed):
             taken = self.count(current)
             self.n_stale += stale
             self.n_pending += pending
-            self._unsaved |= taken > 0
+            saved = {}
+            if self._file is not None:
+                saved["saved"] = self._file.append([self.artifact, pending, current])
+                self.n_unsaved += 0 if saved["saved"] else len(current)
             return {
                 "taken": taken,
                 "duplicates": len(current) - taken,
@@ -280,6 +316,7 @@ class FeedbackDesk(Feed):
                 "read_as": list(dict.fromkeys(reading for reading, *_ in current)),
                 "n": self.monitor.n,
                 "alarm": self.monitor.alarm,
+                **saved,
             }
 
     def renew(self, artifact: str) -> None:
@@ -288,7 +325,8 @@ class FeedbackDesk(Feed):
             self.monitor.reset()
             self.artifact, self._report = artifact, NO_ANSWERS
             self.n_resets += 1
-            self._unsaved = True
+            if self._file is not None:
+                self._file.is_current = False
 
     def report(self) -> Json:
         """The monitor's report; `n` alone before the first answer."""
@@ -302,21 +340,27 @@ class FeedbackDesk(Feed):
                 self._report = report
         return report
 
-    def to_json(self) -> str:
-        """As of now: answers are taken meanwhile."""
-        with self._lock:
-            self._unsaved = False
-            return super().to_json()
-
     def restore(self, state: Any) -> None:
         """Go on, unless the state is about another artifact."""
         if state["artifact"] == self.artifact:
             super().restore(state)
 
+    @property
+    def has_file(self) -> bool:
+        """Whether the state is written to a file."""
+        return self._file is not None
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether a crash of the process would lose no answer; without a file there is none to lose."""
+        return self._file is None or self._file.is_current
+
     def save(self) -> None:
-        """Write the state, if there is a file for it and something new."""
-        if self._unsaved:
-            super().save()
+        """Write the journal to the disk, and the state if the journal does not continue it."""
+        if self._file is not None and not self._file.sync():
+            with self._lock:  # answers that come meanwhile belong to the new journal
+                super().save()
+                self.n_unsaved = 0
 
     def collect(self) -> Iterator[Any]:
         """The monitor for Prometheus, as of now."""
@@ -328,6 +372,9 @@ class FeedbackDesk(Feed):
         yield CounterMetricFamily(f"{name}_stale", "Answers about an earlier artifact.", value=self.n_stale)
         yield CounterMetricFamily(f"{name}_pending", "Records whose outcome was not known yet.", value=self.n_pending)
         yield CounterMetricFamily(f"{name}_resets", "New beginnings after a new artifact.", value=self.n_resets)
+        unsaved = GaugeMetricFamily(f"{name}_unsaved", "Answers that a crash would lose: the disk is full or gone.")
+        unsaved.add_metric([], self.n_unsaved)
+        yield unsaved
         for figure, words in FIGURES.items():
             if figure in report:
                 family = GaugeMetricFamily(f"{name}_{figure}", words, labels=["group"])
@@ -349,7 +396,10 @@ class LogFollower(Feed):
 
     def __init__(self, path: str, **choices: Any) -> None:
         self.path = path
-        self.note: str | None = None
+        super().__init__(**choices)
+
+    def _clear(self) -> None:
+        super()._clear()
         self.offset = self.inode = 0
         """How far the log has been read, and its file; 0 before the first look."""
         self.head = ""
@@ -358,7 +408,6 @@ class LogFollower(Feed):
         """Whether the line at the offset is the rest of one that is too long."""
         self.n_lines = self.n_bad = 0
         self.first_problem: str | None = None
-        super().__init__(**choices)
 
     def read(self) -> int:
         """Feed everything new to the monitor; returns how many answers there were."""

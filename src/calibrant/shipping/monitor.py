@@ -25,6 +25,8 @@ from calibrant.core.errors import InputError, warn_user
 from calibrant.core.softmax import logsumexp, softmax
 
 STATE_FORMAT = 7
+STATE_START = '{"format": '
+"""First characters of a state, by which a damaged one is distinguished from other files."""
 MAX_BATCHES = 2000
 """Names of batches that are remembered: one that returns after as many others counts as new."""
 FLOOR_DRAWS = 400
@@ -299,6 +301,10 @@ class GroupReport(MonitorReport):
     groups: list[Json]
 
 
+class DamagedStateError(InputError):
+    """A state that a monitor wrote, but that was cut off or changed since."""
+
+
 class Kept(Stateful):
     """Settings and a state that are kept as text."""
 
@@ -313,7 +319,7 @@ class Kept(Stateful):
         """What `to_json` described, as a new object or taken over by one of the same settings; else InputError."""
         try:
             document = json.loads(text)
-            kept = document["settings"]
+            kept, state = document["settings"], document["state"]
             if document["format"] != STATE_FORMAT:
                 raise InputError(f"it has format {document['format']!r}, but {STATE_FORMAT} is read")
             present = present or cls(**kept)
@@ -321,10 +327,19 @@ class Kept(Stateful):
                 raise InputError(
                     f"it was kept with other monitor options, {kept}, but these are {present.settings}: use the same"
                 )
-            present.restore(document["state"])
+            is_same_kind = state.keys() == {*present.STATE}
+        except InputError:
+            raise
         except BAD_VALUES as error:
-            foreign = f"it is not the state of a monitor ({type(error).__name__}: {error})"
-            raise InputError(str(error) if isinstance(error, InputError) else foreign) from error
+            is_ours = text.startswith(STATE_START) or not text.strip("\0\n ")
+            message = f"it is not the state of a monitor ({type(error).__name__}: {error})"
+            raise (DamagedStateError if is_ours else InputError)(message) from error
+        if not is_same_kind:
+            raise InputError(f"it is not the state of a monitor like this: it holds other things, {sorted(state)[:4]}")
+        try:
+            present.restore(state)
+        except BAD_VALUES as error:
+            raise DamagedStateError(f"it is not the state of a monitor any more: {error}") from error
         return present
 
 

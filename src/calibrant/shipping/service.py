@@ -58,7 +58,9 @@ KEPT_BYTES = 16 << 20
 """Arrays up to this size are allocated from memory that the process keeps."""
 FEEDBACK_BYTES = 8 << 20
 LOOK_SECONDS = 1.0
-"""Between looks at the artifact's file, and between writes of the monitor's state."""
+"""Between looks at the artifact's file, and between attempts to write the monitor's state."""
+SAVE_SECONDS = 0.05
+"""Between writes of new outcomes to the disk: a power failure loses at most those of this time and of one write."""
 PLAIN_ID = re.compile(rb"[ -~]{1,128}")
 """Ids of requests that are taken over from the client: short, and ASCII that can be printed."""
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -218,6 +220,7 @@ class Service:
         # mapping the same pages again for every request took a quarter of the time of 64 rows
         np.empty(KEPT_BYTES, np.uint8)
         self._n_requests = self._n_bytes = 0
+        self._save_error = ""
         self._waiting: dict[Any, list[tuple[Array, Any]]] = {}
         # as many large requests at once as there are processors: more would only take memory
         self._threads = ThreadPoolExecutor(min(8, os.cpu_count() or 1))
@@ -363,7 +366,8 @@ class Service:
         """GET /readyz: new requests are accepted."""
         if self.stopping or self._n_requests >= self.limits.requests or self._n_bytes >= self.limits.waiting_bytes:
             return JSONResponse({"status": "stopping" if self.stopping else "overloaded"}, 503)
-        return JSONResponse({"status": "ready", "artifact": self.served.digest})
+        unsaved = {} if self.desk.is_saved else {"monitor": "not saved"}
+        return JSONResponse({"status": "ready", "artifact": self.served.digest, **unsaved})
 
     async def about(self, _request: Request) -> Response:
         """GET /calibrator."""
@@ -398,18 +402,24 @@ class Service:
         async def look() -> None:
             while True:
                 await asyncio.sleep(LOOK_SECONDS)
-                await asyncio.to_thread(self._save)
                 if self._path is not None and _signature(self._path) not in (None, self._seen):
                     await asyncio.to_thread(self._reload, self._path)
 
-        task = asyncio.create_task(look())
+        async def save() -> None:
+            while True:
+                await asyncio.to_thread(self._save)
+                await asyncio.sleep(SAVE_SECONDS if self.desk.is_saved else LOOK_SECONDS)
+
+        self._save()
+        tasks = [asyncio.create_task(work()) for work in (look, save)[: 1 + self.desk.has_file]]
         try:
             yield
         finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             self._save()
+            self.desk.close()
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _reload(self, path: PathName) -> None:
@@ -427,6 +437,7 @@ class Service:
             return
         self.served = new  # one assignment: a request sees the old one or the new one
         self.desk.renew(new.digest)
+        self._save()
         self._reloads.labels("ok").inc()
         EVENTS.info("artifact replaced", extra={"fields": {"artifact": new.digest, "method": new.artifact.method}})
 
@@ -434,7 +445,13 @@ class Service:
         try:
             self.desk.save()
         except (InputError, OSError) as error:
-            EVENTS.error("monitor state not written", extra={"fields": {"error": str(error)[:500]}})
+            if str(error) != self._save_error:  # once, not at each attempt
+                EVENTS.error("monitor state not written", extra={"fields": {"error": str(error)[:500]}})
+            self._save_error = str(error)
+        else:
+            if self._save_error:
+                EVENTS.info("monitor state written")
+            self._save_error = ""
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
         seconds, answer = self.limits.compute_seconds, asyncio.get_running_loop().run_in_executor(self._threads, work)
