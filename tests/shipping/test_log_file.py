@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import os
 import shutil
 
@@ -237,3 +238,62 @@ def test_pipes_are_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="a device or a pipe"):
         LogFollower(str(tmp_path / "pipe")).read()
+
+
+@pytest.mark.parametrize("truncated_in_place", [False, True])
+def test_the_rest_of_a_compressed_log_is_read(tmp_path, again, truncated_in_place):
+    log = tmp_path / "answers.jsonl"
+    log.write_text(lines(0, 60))
+    watch = LogFollower(str(log))
+    watch.read()
+    with log.open("a") as file:
+        file.write(lines(60, 75))
+    with gzip.open(tmp_path / "answers.jsonl.1.gz", "wb") as file:
+        file.write(log.read_bytes())
+    (tmp_path / "answers.jsonl.2.gz").write_bytes(b"damaged")
+    watch = again(watch)
+    if truncated_in_place:
+        with log.open("r+") as file:
+            file.truncate()
+        assert watch.read() == 0
+    else:
+        log.rename(tmp_path / "gone")  # keeps its inode from being used again
+    with log.open("a") as file:
+        file.write(lines(100, 110))
+    watch = again(watch)
+    assert (watch.read(), watch.note) == (15 + 10, None)
+    assert again(watch).read() == 0
+
+
+def test_lines_that_are_lost_with_a_rotated_log_are_reported(tmp_path, again):
+    log = tmp_path / "answers.jsonl"
+    log.write_text(lines(0, 60))
+    watch = LogFollower(str(log))
+    watch.read()
+    log.rename(tmp_path / "gone")
+    log.write_text(lines(100, 110))
+    watch = again(watch)
+    assert watch.read() == 10
+    assert f"after byte {len(lines(0, 60))} are missing" in watch.note
+
+
+def test_an_id_counts_once_within_the_window(tmp_path):
+    log = tmp_path / "answers.jsonl"
+    for window, n_twice in ((40, 40), (30, 0)):
+        log.write_text(lines(0, 40) * 2)
+        watch = LogFollower(str(log), id="id", id_window=window)
+        watch.read()
+        assert (watch.n_duplicates, len(watch.seen)) == (n_twice, window)
+
+
+def test_names_of_groups_are_limited_in_length_and_number(tmp_path):
+    log = tmp_path / "answers.jsonl"
+    names = ["a", "b", "x" * 150_000, "c", "a", "other", "d"]
+    log.write_text("".join(f'{{"confidence": 0.9, "correct": true, "site": "{name}"}}\n' for name in names))
+    watch = LogFollower(str(log), by="site", max_groups=3)
+    watch.read()
+    found = {group["group"]: group["n"] for group in watch.monitor.report().groups}
+    assert found == {"a": 2, "b": 1, "c": 1, "other": 3}
+    watch = LogFollower(str(log), by=f"site={'x' * 150_000},d", max_groups=1)
+    watch.read()
+    assert {len(group["group"]): group["n"] for group in watch.monitor.report().groups} == {150_000: 1, 1: 1, 5: 5}

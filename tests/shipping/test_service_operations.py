@@ -455,6 +455,17 @@ def test_listed_groups_are_not_crowded_out_by_other_names(artifact):
     assert report["alarms"] == ["south 7"]
 
 
+def test_invented_group_names_cannot_make_a_scrape_large(artifact):
+    with TestClient(create_app(artifact, feedback=FeedbackDesk(by="site"))) as client:
+        for number in range(50):
+            row = {"confidence": 0.9, "correct": True, "site": f"{number}" + "x" * 150_000}
+            assert client.post("/feedback", json=row).json()["taken"] == 1
+        rows = [{**one, "site": f"{number:x<100}"} for number, one in enumerate(answers(300))]
+        client.post("/feedback", json={"answers": rows})
+        assert len(client.get("/metrics").content) < 100_000
+        assert len(client.get("/monitor").content) < 200_000
+
+
 def test_a_busy_monitor_blocks_no_other_request(artifact):
     desk = FeedbackDesk()
     service = create_app(artifact, feedback=desk)

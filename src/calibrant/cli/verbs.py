@@ -44,6 +44,9 @@ HELP = {
     "false_alarm_rate": "Largest chance of ever raising a false alarm.",
     "batch": "A number, or the field that names an answer's batch: one bet per batch. Answers of one batch may depend "
     "on each other; without it every answer must be independent of the others.",
+    "id_window": "Number of latest ids that are remembered: an older answer that comes again counts again.",
+    "max_groups": "Largest number of groups of --by; more names count as other.",
+    "max_name_length": "Longest name of a group; longer ones count as other.",
     "kind": "What the values are: logits, probabilities or percent.",
     "task": "multiclass, binary, multilabel or pairs, where names and shapes do not tell.",
     "scores": "Array or column of the scores, or columns: risk, a,b,c or 'prob_*'.",
@@ -108,7 +111,14 @@ BUNDLES: dict[str, Fields] = {
         "intervals": SWITCH,
         "as_json": SWITCH,
     },
-    "watch": {"false_alarm_rate": (float, 0.01), "batch": TEXT, "by": TEXT},
+    "watch": {
+        "false_alarm_rate": (float, 0.01),
+        "batch": TEXT,
+        "by": TEXT,
+        "id_window": (Count, 100_000),
+        "max_groups": (Annotated[int, typer.Option(min=1, max=200)], 200),
+        "max_name_length": (Count, 100),
+    },
 }
 """Options that verbs share, with types and defaults: what every verb that reads predictions asks about them, how
 predictions are measured, which methods are compared and how one file is divided, where a comparison goes (the options

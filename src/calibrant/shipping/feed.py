@@ -6,14 +6,16 @@ A log may be written, rotated, truncated and copied by others while it is follow
 import contextlib
 import copy
 import glob
+import gzip
 import json
 import math
 import os
 import threading
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, NamedTuple
+from typing import IO, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -21,11 +23,14 @@ from calibrant.core.arrays import Json
 from calibrant.core.atomic import check_source
 from calibrant.core.errors import InputError
 from calibrant.core.schema import OUTCOMES, Schema, class_key, identifier, listed
-from calibrant.shipping.monitor import OTHER, DamagedStateError, GroupMonitor, Kept, Monitor, is_new, stated
+from calibrant.shipping.monitor import MAX_GROUPS, OTHER, DamagedStateError, GroupMonitor, Kept, Monitor, is_new, stated
 from calibrant.shipping.state import StateFile
 
 FORMATS = '{"confidence": 0.9, "correct": true}, {"probabilities": […], "label": 3} or {"logits": […], "label": 3}'
-SEEN_IDS = 100_000
+ID_WINDOW = 100_000
+"""Default number of latest ids that are remembered, of about 150 bytes each."""
+MAX_NAME_LENGTH = 100
+"""Default length of group names: each one is in all reports and metrics."""
 MAX_PROMETHEUS_GROUPS = 50
 FIGURES = {
     "alarm": "1 from the moment calibration broke.",
@@ -55,6 +60,8 @@ class Feed(Kept):
     by : the field that names the group of an answer; the monitor is a `GroupMonitor` then. "hospital=north,south" lists
         the groups: any other name counts as `other`.
     id : the field that names an answer: one that comes twice counts once.
+    id_window : number of latest ids that are remembered; an older answer that comes again counts again.
+    max_groups, max_name_length : limits of group names that are not listed; names above them count as `other`.
     state : a file that keeps what is known between runs. One monitor at a time may use it, until `close`.
     settings : further parameters of `Monitor`.
     """
@@ -71,6 +78,9 @@ class Feed(Kept):
         batch: Any = None,
         by: str | None = None,
         id: str | None = None,
+        id_window: int = ID_WINDOW,
+        max_groups: int = MAX_GROUPS,
+        max_name_length: int = MAX_NAME_LENGTH,
         state: Any = None,
         **settings: Any,
     ) -> None:
@@ -79,6 +89,7 @@ class Feed(Kept):
         self.monitor = (GroupMonitor if field else Monitor)(batch=size, **settings)
         self.batch, self.id = None if size else batch, id
         self.by, self.known = field or None, listed.split(",") if listed else None
+        self.id_window, self.max_groups, self.max_name_length = id_window, max_groups, max_name_length
         self.settings = {**self.monitor.settings, "batch": size or batch, "by": by, "id": id}
         self.note: str | None = None
         """A sentence for the user."""
@@ -122,21 +133,29 @@ class Feed(Kept):
             outcome.confidence,
             outcome.correct,
             batch,
-            group if self.known is None or group in self.known else OTHER,
+            group if len(group) <= self.max_name_length or group in (self.known or ()) else OTHER,
             name,
         )
 
     def count(self, answers: Iterable[Answer]) -> int:
         """Give answers to the monitor, without those whose id was counted before; returns how many there were."""
         given = list(answers)
-        rows = [answer for answer in given if not answer[-1] or is_new(self.seen, answer[-1], SEEN_IDS)]
+        rows = [answer for answer in given if not answer[-1] or is_new(self.seen, answer[-1], self.id_window)]
         self.n_duplicates += len(given) - len(rows)
         if rows:
             _, confidence, correct, batches, groups, _ = map(list, zip(*rows, strict=True))
-            more = () if self.by is None else (groups,)
+            more = () if self.by is None else ([*self._bounded(groups)],)
             names = None if self.batch is None else batches
             self.monitor.update_answers(np.array(confidence), np.array(correct), *more, batches=names)
         return len(rows)
+
+    def _bounded(self, groups: Iterable[str]) -> Iterator[str]:
+        """Yield the groups in which answers count: `other` for names that are not listed, or one too many."""
+        names = set(self.known or getattr(self.monitor, "groups", ()))
+        for group in groups:
+            if self.known is None and len(names - {OTHER}) < self.max_groups:
+                names.add(group)
+            yield group if group in names else OTHER
 
     def save(self) -> None:
         """Write the state, if there is a file for it."""
@@ -387,7 +406,8 @@ class LogFollower(Feed):
     """Reads what a log has gained since the last time, and feeds it to a monitor; takes the parameters of `Feed`.
 
     A log is known by its first bytes, not by its name: a rotated log is read to its end under its new name, a log that
-    was copied back goes on where it was left, and a log with a new beginning is read from its start. A missing file is
+    was copied back goes on where it was left, and a log with a new beginning is read from its start; the rest of the
+    old one is read from its compressed copy (`.gz`) next to the log, or reported as missing. A missing file is
     waited for once it has been seen. A last line without its newline waits until it is whole. Lines that are not
     answers, and those above 4 MiB, are counted and skipped.
     """
@@ -412,11 +432,21 @@ class LogFollower(Feed):
     def read(self) -> int:
         """Feed everything new to the monitor; returns how many answers there were."""
         if self.inode and not os.path.exists(self.path):
-            return self._read_renamed()
+            return self._read_renamed() or 0
         check_source(self.path)
         with open(self.path, "rb") as file:
             about = os.fstat(file.fileno())
-            gained = 0 if self.inode in (0, about.st_ino) else self._read_renamed()
+            gained, is_moved = 0, self.inode not in (0, about.st_ino)
+            if is_moved or not self._begins_alike(file):
+                rest = self._read_renamed()
+                if rest is None and not self._begins_alike(file):
+                    rest = self._read_compressed()
+                    if rest is None and is_moved:
+                        self.note = (
+                            f"{self.path} is a new log, and the old one is not next to it: its lines after byte "
+                            f"{self.offset} are missing, if there were any"
+                        )
+                gained = rest or 0
             if not self._begins_alike(file):
                 self.offset, self.skipping = 0, False
             if about.st_size >= self.offset:
@@ -428,10 +458,11 @@ class LogFollower(Feed):
                 )
             return gained
 
-    def _begins_alike(self, file: BinaryIO) -> bool:
+    def _begins_alike(self, file: IO[bytes]) -> bool:
+        file.seek(0)
         return self.head.startswith(file.read(len(self.head) // 2).hex())
 
-    def _read(self, file: BinaryIO) -> int:
+    def _read(self, file: IO[bytes] | gzip.GzipFile) -> int:
         """Count the answers in the lines behind the offset."""
         file.seek(self.offset)
         gained, answers = 0, list[Answer]()
@@ -456,15 +487,28 @@ class LogFollower(Feed):
             if len(answers) >= MAX_WAITING:
                 gained, answers = gained + self.count(answers), []
         self.inode = os.fstat(file.fileno()).st_ino
-        self.head = os.pread(file.fileno(), min(self.offset, SAMPLE_BYTES), 0).hex()
+        file.seek(0)
+        self.head = file.read(min(self.offset, SAMPLE_BYTES)).hex()
         return gained + self.count(answers)
 
-    def _read_renamed(self) -> int:
-        """Count what the last file gained before it was renamed beside the log."""
-        log, gained = Path(self.path).absolute(), 0
+    def _read_renamed(self) -> int | None:
+        """Count what the last file gained before it was renamed; None if it is not next to the log."""
+        log = Path(self.path).absolute()
         for other in log.parent.glob(f"{glob.escape(log.name)}?*"):
             if other.is_file() and other.lstat().st_ino == self.inode:
                 with other.open("rb") as file:
                     if self._begins_alike(file):
-                        gained += self._read(file)
-        return gained
+                        return self._read(file)
+        return None
+
+    def _read_compressed(self) -> int | None:
+        """Count what the last file gained before it was compressed; None if there is no such copy next to the log."""
+        log, offset = Path(self.path).absolute(), self.offset
+        for other in log.parent.glob(f"{glob.escape(log.name)}*.gz"):
+            try:
+                with gzip.open(other) as file:
+                    if self.head and file.read(len(self.head) // 2).hex() == self.head:
+                        return self._read(file)
+            except (OSError, EOFError, zlib.error):  # damaged, or still being written
+                self.offset = offset
+        return None

@@ -26,8 +26,8 @@ class StateFile:
     """A state and its journal, which one monitor at a time may use.
 
     An entry of the journal is with the operating system when `append` returns, so it survives the process; `sync`
-    writes it to the disk, so that it survives a power failure. The first line of the journal is the digest of the state to
-    which it belongs, so that no entry counts twice or for another state.
+    writes it to the disk, so that it survives a power failure. The first line of the journal is the digest of its
+    state, so that no entry counts twice or for another state.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
