@@ -105,3 +105,21 @@ def test_kind_and_labels_from_the_command_line(tmp_path: Path, monkeypatch: pyte
     assert run(monkeypatch, *arguments, "--kind", "logits") == 0
     np.testing.assert_array_equal(open_predictions(tmp_path / "out.npz").labels, LABELS)
     assert run(monkeypatch, tmp_path / "out.npz", tmp_path / "no" / "out.npz") == 2
+
+
+def test_no_cell_of_a_spreadsheet_is_a_formula(run, tmp_path):
+    rows = "label,site,prob_=1+1,prob_dog\n=1+1,=cmd(),0.75,0.25\ndog,+1,0.5,0.5\ndog,-x,1e-3,0.999\ndog,-2,0.5,0.5\n"
+    (tmp_path / "a.csv").write_text(rows)
+    saved = tmp_path / "cal.safetensors"
+    assert run("fit", tmp_path / "a.csv", "--method", "none", "-o", saved)[0] == 0
+    for command in (["convert", tmp_path / "a.csv", tmp_path / "b.csv"],
+                    ["apply", saved, tmp_path / "a.csv", "-o", tmp_path / "c.csv"]):  # fmt: skip
+        assert run(*command, "--spreadsheet-safe")[0] == 0
+        cells = [cell for line in (command[-1]).read_text().splitlines() for cell in line.split(",")]
+        assert "'=cmd()" in cells
+        assert "-2" in cells
+        assert not [cell for cell in cells if cell[0] in "=+@" or cell == "-x"]
+        assert run(*command)[0] == 0
+        assert "=cmd()" in command[-1].read_text().replace(",", "\n").splitlines()
+    code, _, err = run("convert", tmp_path / "a.csv", tmp_path / "b.npz", "--spreadsheet-safe")
+    assert (code, err.count("\n")) == (2, 1)

@@ -309,3 +309,16 @@ def test_an_artifact_without_its_arrays_is_refused(name, fitted):
         with pytest.raises(InputError, match=words) as caught:
             from_bytes(damaged)
         assert "\n" not in str(caught.value)
+
+
+def test_identical_fits_write_identical_bytes_at_a_given_time(data, tmp_path, monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    for method in ("ts", "ts+group", "conf"):
+        options = {"groups": np.arange(len(data[1])) % 2} if "group" in method else {}
+        for name in ("a", "b"):
+            save(calibrant.get(method).fit(*data, **options), tmp_path / name)
+        assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert read_artifact(tmp_path / "a").created == "2023-11-14T22:13:20+00:00"
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "yesterday")
+    with pytest.raises(InputError, match="SOURCE_DATE_EPOCH"):
+        save(calibrant.get("ts").fit(*data), tmp_path / "c")

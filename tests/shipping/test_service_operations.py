@@ -94,7 +94,7 @@ def test_slow_connections_are_given_up_and_never_block_a_normal_client(started):
 
 
 def test_a_body_that_does_not_arrive_is_given_up(started):
-    port, _ = started("--timeout", "1")
+    port, process = started("--timeout", "1")
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=120) as client:
         for kind, status in ((b"application/json", 408), (b"text/plain", 415)):  # the second is answered before
             with socket.create_connection(("127.0.0.1", port), timeout=120) as slow:
@@ -103,7 +103,13 @@ def test_a_body_that_does_not_arrive_is_given_up(started):
                 reply = _drain(slow)
             assert reply.startswith(b"HTTP/1.1 %d" % status)
             assert reply.count(b"HTTP/1.1") == 1
-        assert figures(client)['calibrant_connections_closed_total{reason="body"}'] == 2
+        found = figures(client)
+    assert found['calibrant_connections_closed_total{reason="body"}'] == 2
+    assert found['calibrant_requests_total{route="/calibrate",status="408"}'] == 1
+    process.terminate()
+    lines = [json.loads(line) for line in process.communicate(timeout=60)[1].splitlines()]
+    (late,) = [line for line in lines if line["status"] == 408]
+    assert (late["path"], late["error"]) == ("/calibrate", "the body did not arrive in time")
 
 
 def _drain(one: socket.socket) -> bytes:
@@ -115,6 +121,19 @@ def _drain(one: socket.socket) -> bytes:
         pass
     one.close()
     return reply
+
+
+def test_long_headers_are_refused_before_they_are_read(started):
+    port, process = started()
+    with socket.create_connection(("127.0.0.1", port), timeout=120) as one:
+        one.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nx: " + b"y" * 66_000 + b"\r\n\r\n")
+        assert _drain(one).startswith(b"HTTP/1.1 431")
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=120) as client:
+        assert client.get("/health", headers={"x": "y" * 60_000}).status_code == 200
+        assert figures(client)['calibrant_requests_total{route="/health",status="200"}'] == 1
+    process.terminate()
+    lines = [json.loads(line) for line in process.communicate(timeout=60)[1].splitlines()]
+    assert [line["error"] for line in lines if line["status"] == 431] == ["overhead: Request Header Fields Too Large"]
 
 
 def test_endless_headers_are_cut(started):
@@ -309,6 +328,44 @@ def test_every_request_is_a_line_of_json(artifact, capfd):
     assert first["ms"] > 0
     assert second["status"] == 404
     assert "\x1b" not in text
+
+
+def test_refused_requests_are_logged_with_their_reason(artifact, capfd):
+    with json_log(), TestClient(create_app(artifact)) as client:
+        client.get("/nowhere")
+        client.get("/calibrate")
+        refused = client.post("/calibrate", json={"logits": [[0.0]]})
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert [line["status"] for line in lines] == [404, 405, 422]
+    assert [line["error"] for line in lines] == ["Not Found", "Method Not Allowed", refused.json()["error"]]
+
+
+def test_metrics_name_the_artifact_and_routes_behind_a_prefix(artifact):
+    with TestClient(create_app(artifact), root_path="/prefix") as client:
+        assert client.post("/prefix/calibrate", json={"logits": [[0.0] * K]}).status_code == 200
+        lines = client.get("/prefix/metrics").text.splitlines()
+    assert 'calibrant_requests_total{route="/calibrate",status="200"} 1.0' in lines
+    assert "calibrant_request_seconds_count 1.0" in lines
+    assert 'calibrant_artifact{digest="",method="TemperatureScaling",version=""} 1.0' in lines
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_unix_socket_is_served_and_only_a_trusted_proxy_names_the_client(trusted, tmp_path, fitted):
+    path, address = tmp_path / "cal.safetensors", tmp_path / "s"
+    save(fitted("ts"), path)
+    left = socket.socket(socket.AF_UNIX)  # of a service that was killed
+    left.bind(str(address))
+    left.close()
+    command = [sys.executable, "-m", "calibrant", "serve", str(path), "--host", f"unix:{address}", "--json"]
+    command += ["--trust-proxy", "*"] * trusted
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert json.loads(process.stdout.readline())["address"] == f"unix:{address}"
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(address)), base_url="http://any.name") as client:
+            answer = client.post("/calibrate", json={"logits": [[0.0] * K]}, headers={"x-forwarded-for": "192.0.2.7"})
+            assert answer.status_code == 200
+        process.terminate()
+        line = json.loads(process.stderr.readline())
+    assert line["client"] == ("192.0.2.7" if trusted else None)
 
 
 def test_a_log_that_nobody_reads_costs_lines_but_no_request(monkeypatch):
@@ -524,7 +581,8 @@ def test_readiness_ends_before_service_does(started):
         _until(lambda: _status(client, "/readyz") == 200)
         process.send_signal(signal.SIGTERM)
         _until(lambda: client.get("/readyz").status_code == 503)
-        assert client.post("/calibrate", json={"logits": [[0.0] * K]}).status_code == 200
+        last = client.post("/calibrate", json={"logits": [[0.0] * K]})
+        assert (last.status_code, last.headers["connection"]) == (200, "close")
     _, errors = process.communicate(timeout=120)
     assert {json.loads(line)["status"] for line in errors.splitlines()} == {200, 503}
 

@@ -30,6 +30,7 @@ def apply(
     logits: bool = False,
     said: Fields,
     groups: str | None = None,
+    spreadsheet_safe: bool = False,
     as_json: bool = False,
 ) -> None:
     """Apply a saved calibrator to a file of predictions; a file of several parts is calibrated as a whole.
@@ -71,8 +72,8 @@ def apply(
             calibrated[name] = calibrate_predictions(calibrator, given[name], kind or part.kind, digits)
         only, written = given.get(""), []
         if only is not None and only.task == opened[""].task:
-            written = rewrite(only, calibrated[""], Path(file), Path(output))
-        written = written or write_predictions(calibrated, output)
+            written = rewrite(only, calibrated[""], Path(file), Path(output), spreadsheet_safe=spreadsheet_safe)
+        written = written or write_predictions(calibrated, output, spreadsheet_safe=spreadsheet_safe)
     parts, method = {name: part.n for name, part in given.items()}, found.method
     files, n, kind = list(map(str, written)), sum(parts.values()), next(iter(calibrated.values())).kind
     notes = list(dict.fromkeys(note for part in given.values() for note in part.notes))

@@ -5,7 +5,7 @@ from calibrant.data import open_parts, write_predictions
 
 
 @verb
-def convert(file: str, out: str, *, said: Fields, as_json: bool = False) -> None:
+def convert(file: str, out: str, *, said: Fields, spreadsheet_safe: bool = False, as_json: bool = False) -> None:
     """Convert predictions between .npz, .npy, .parquet, .safetensors, .csv and .csv.gz; pickles are only read.
 
     A file of several parts (val and test) is converted as a whole to .npz or .safetensors.
@@ -16,7 +16,7 @@ def convert(file: str, out: str, *, said: Fields, as_json: bool = False) -> None
     """
     with progress_bar(as_json):
         parts = open_parts(file, **said)
-        files = [str(written) for written in write_predictions(parts, out)]
+        files = [str(written) for written in write_predictions(parts, out, spreadsheet_safe=spreadsheet_safe)]
     described, lines = {}, []
     for name, part in parts.items():
         described[name] = {"n": part.n, "n_classes": part.n_classes, "kind": part.kind, "dtype": str(part.dtype)}

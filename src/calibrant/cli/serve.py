@@ -29,6 +29,7 @@ def serve(
     drain: Annotated[float, typer.Option(min=0.0)] = 0.0,
     reload: bool = True,
     access_log: bool = True,
+    trust_proxy: str | None = None,
     watch: Fields,
     monitor_state: str | None = None,
     as_json: bool = False,
@@ -37,7 +38,7 @@ def serve(
 
     Parameters
     ----------
-    host : Address to bind to; the default is this machine only.
+    host : Address to bind to, or unix:PATH; the default is this machine only.
     port : Port to bind to; 0 takes any that is free.
     max_rows : Most rows of one request.
     max_megabytes : Largest body of one request.
@@ -48,6 +49,7 @@ def serve(
     drain : Seconds between SIGTERM and the end of service.
     reload : Take over a new ARTIFACT while running.
     access_log : One JSON line per request on stderr.
+    trust_proxy : Addresses with a true X-Forwarded-For, with commas, or *.
     by : Field that names an answer's group: the alarm says which group broke. FIELD=a,b lists the groups.
     monitor_state : File that keeps the monitor.
     """
@@ -60,7 +62,7 @@ def serve(
     def announce(address: str) -> None:
         facts = {"address": address, "method": loaded.method, "n_classes": loaded.n_classes}
         answer(as_json, facts, [f"{loaded.method} for {loaded.n_classes} classes on {address} (Ctrl-C stops)"])
-        if not as_json and host not in ("127.0.0.1", "localhost", "::1"):
+        if not as_json and host not in ("127.0.0.1", "localhost", "::1") and not host.startswith("unix:"):
             warn(["no password protects this service; put it behind a proxy that asks for one"])
 
     run(
@@ -78,5 +80,6 @@ def serve(
         ),
         feedback=desk,
         access_log=access_log,
+        trusted_proxies=trust_proxy,
         announce=announce,
     )

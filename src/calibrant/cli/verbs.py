@@ -48,6 +48,7 @@ HELP = {
     "max_groups": "Largest number of groups of --by; more names count as other.",
     "max_name_length": "Longest name of a group; longer ones count as other.",
     "kind": "What the values are: logits, probabilities or percent.",
+    "spreadsheet_safe": "Put an apostrophe before cells of a CSV or TSV that a spreadsheet would compute (=, +, @).",
     "task": "multiclass, binary, multilabel or pairs, where names and shapes do not tell.",
     "scores": "Array or column of the scores, or columns: risk, a,b,c or 'prob_*'.",
     "labels": "Array or column of the labels, or another file of them.",

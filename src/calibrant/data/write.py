@@ -6,6 +6,7 @@ import io
 import json
 import math
 import os
+import re
 import struct
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -39,6 +40,9 @@ from calibrant.data.tables import ParquetTable, text_form, text_table
 ONE = {"logits": "logit", "probabilities": "probability"}
 """What one score of a kind is called."""
 
+FORMULA = re.compile(r"[=+@\t\r]|-(?![\d.]+(e[+-]?\d+)?$|inf$)")
+"""Start of a cell that a spreadsheet computes; negative numbers are left as they are."""
+
 Part = tuple[list[str], list[Any]]
 """Names and columns of some rows of a table, arrays of numpy or Arrow."""
 
@@ -47,12 +51,18 @@ ZIP64_EXTRA = 20
 """Bytes of the extra field that holds 64-bit sizes in a local header."""
 
 
-def write_predictions(predictions: Predictions | Mapping[str, Predictions], path: str | os.PathLike[str]) -> list[Path]:
+def write_predictions(
+    predictions: Predictions | Mapping[str, Predictions],
+    path: str | os.PathLike[str],
+    *,
+    spreadsheet_safe: bool = False,
+) -> list[Path]:
     """Write predictions to `path`, in the format of its suffix; return the files written.
 
     Values stream from the source chunk by chunk, checked on the way. A mapping of several parts, such as
     `{"val": …, "test": …}`, needs `.npz` or `.safetensors`. `.npy` writes a pair: `val.npy` becomes `val_logits.npy`
-    and `val_labels.npy`. Pickles are never written.
+    and `val_labels.npy`. Pickles are never written. `spreadsheet_safe` puts an apostrophe before cells of text tables
+    that a spreadsheet would compute, such as a class called `=1+1`.
 
     >>> import numpy as np, tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -76,8 +86,13 @@ def write_predictions(predictions: Predictions | Mapping[str, Predictions], path
     given: Any = parts if suffix in HOLDS_PARTS else next(iter(parts.values()))
     if suffix == ".npy":
         return _write_npy(given, target)
+    options = {"spreadsheet_safe": True} if spreadsheet_safe else {}
+    if options and suffix not in SEPARATED:
+        raise InputError(
+            f"{target} is no table for spreadsheets: write {', '.join(SEPARATED)}, or leave the option out"
+        )
     with atomic_write(target) as temporary:
-        WRITERS[suffix](given, temporary)
+        WRITERS[suffix](given, temporary, **options)
     return [target]
 
 
@@ -195,7 +210,7 @@ def _write_safetensors(parts: dict[str, Predictions], path: Path) -> None:
             file.writelines(block.tobytes() for block in array.blocks)
 
 
-def _write_table(predictions: Predictions, path: Path) -> None:
+def _write_table(predictions: Predictions, path: Path, *, spreadsheet_safe: bool = False) -> None:
     """A column per array; in text one per class, with the fewest digits that read back as the same numbers."""
     text, names = path.suffix != ".parquet", predictions.class_names
     word, classes = score_word(predictions, text), names or range(predictions.n_classes)
@@ -213,7 +228,7 @@ def _write_table(predictions: Predictions, path: Path) -> None:
             yield list(columns), list(columns.values())
 
     if text:
-        _save_text(parts(), path, "\t" if ".tsv" in path.suffixes else ",")
+        _save_text(parts(), path, "\t" if ".tsv" in path.suffixes else ",", spreadsheet_safe=spreadsheet_safe)
     else:
         _save_parquet(parts(), path, None if names is None else {CLASS_NAMES: json.dumps(names)})
 
@@ -240,17 +255,32 @@ def arrow_array(array: Any) -> Any:
     return flat if array.ndim == 1 else pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
 
 
-def _save_text(parts: Iterator[Part], path: Path, separator: str, *, header: bool = True, unnamed: int = 0) -> None:
+def _quote_formula(cell: Any) -> Any:
+    return f"'{cell}" if isinstance(cell, str) and FORMULA.match(cell) else cell
+
+
+def _save_text(
+    parts: Iterator[Part],
+    path: Path,
+    separator: str,
+    *,
+    header: bool = True,
+    unnamed: int = 0,
+    spreadsheet_safe: bool = False,
+) -> None:
     """Lines of text, packed where the name of the file says so; the header leaves out the first `unnamed` columns."""
     with path.open("wb") as raw:
         stream = gzip.GzipFile("", "wb", 3, raw, mtime=0) if path.suffix.lower() == ".gz" else raw
         with io.TextIOWrapper(stream, encoding="utf-8", newline="") as text:  # which closes the stream, too
             writer = csv.writer(text, delimiter=separator, lineterminator="\n")
             for names, columns in parts:
+                rows: Iterable[Iterable[Any]] = zip(*(column.tolist() for column in columns), strict=True)
                 if header:
-                    writer.writerow(names[unnamed:])
+                    rows = chain([names[unnamed:]], rows)
                 header = False
-                writer.writerows(zip(*(column.tolist() for column in columns), strict=True))
+                writer.writerows(map(_quote_formula, row) for row in rows) if spreadsheet_safe else writer.writerows(
+                    rows
+                )
 
 
 def _write_jsonl(predictions: Predictions, path: Path) -> None:
@@ -273,20 +303,24 @@ def _shortest(chunk: Predictions) -> Array:
     return chunk.values.astype(str).astype(np.float64)
 
 
-def rewrite(given: Predictions, calibrated: Predictions, source: Path, target: Path) -> list[Path]:
+def rewrite(
+    given: Predictions, calibrated: Predictions, source: Path, target: Path, *, spreadsheet_safe: bool = False
+) -> list[Path]:
     """Write the table of `source` to `target` with the scores of `calibrated`: everything else stays as it was.
 
     A column of scores keeps its name, unless the kind changes and the name says the kind: `logit_cat` becomes
     `probability_cat`. Nothing is written unless both are tables of one format, and `given` has all rows of the source.
     """
     both = {suffix_of(source), suffix_of(target)}
-    same = both <= {".parquet"} or both <= {*SEPARATED} or both <= {*LINES}
+    same = both <= {*SEPARATED} or (not spreadsheet_safe and (both <= {".parquet"} or both <= {*LINES}))
     if not same or not source.is_file() or not given.score_columns or isinstance(given.source, TakenSource):
         return []
     renamed = {name: _renamed(name, calibrated.kind) for name in given.score_columns}
     with atomic_write(target) as temporary:
-        change = _rewrite_jsonl if both <= {*LINES} else _rewrite_table
-        change(calibrated, source, temporary, renamed)
+        if both <= {*LINES}:
+            _rewrite_jsonl(calibrated, source, temporary, renamed)
+        else:
+            _rewrite_table(calibrated, source, temporary, renamed, spreadsheet_safe)
     return [target]
 
 
@@ -301,7 +335,9 @@ def _renamed(name: str, kind: str) -> str:
     return ONE[kind] if low in SCORES else f"{ONE[kind]}_{word}"
 
 
-def _rewrite_table(calibrated: Predictions, source: Path, temporary: Path, renamed: dict[str, str]) -> None:
+def _rewrite_table(
+    calibrated: Predictions, source: Path, temporary: Path, renamed: dict[str, str], spreadsheet_safe: bool
+) -> None:
     form = text_form(source) if suffix_of(source) in SEPARATED else None
     table = ParquetTable(source, str(source)) if form is None else text_table(source, form, set())
     names = canonical(table.names)
@@ -323,7 +359,8 @@ def _rewrite_table(calibrated: Predictions, source: Path, temporary: Path, renam
     if form is None:
         _save_parquet(changed(), temporary, table.metadata)
     else:
-        _save_text(changed(), temporary, form.separator, header=form.header, unnamed=form.row_names)
+        layout = {"header": form.header, "unnamed": form.row_names, "spreadsheet_safe": spreadsheet_safe}
+        _save_text(changed(), temporary, form.separator, **layout)
 
 
 def _rewrite_jsonl(calibrated: Predictions, source: Path, temporary: Path, renamed: dict[str, str]) -> None:

@@ -124,7 +124,7 @@ def save(
     class_names, before, after : kept in the header, for readers of the file.
     kind : what the calibrator was fitted on and takes, "logits" or "probabilities"; by default what it remembers.
     n, fingerprint : of the fit data; by default what the calibrator remembers of its fit.
-    source : name of the fit data, such as a file; kept beside the time of saving.
+    source : name of the fit data, such as a file; kept beside the time of saving (that of SOURCE_DATE_EPOCH, if set).
 
     Examples
     --------
@@ -144,11 +144,20 @@ def save(
         before=before,
         after=after,
         source=source,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=_read_clock().isoformat(timespec="seconds"),
     )
     check_replaceable(path, can_hold_artifact, "an artifact")
     with atomic_write(path) as temporary:
         temporary.write_bytes(content)
+
+
+def _read_clock() -> datetime:
+    """Return the time of SOURCE_DATE_EPOCH, which makes the same fit write the same bytes, or the present time."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
+    try:
+        return datetime.fromtimestamp(int(epoch), UTC) if epoch else datetime.now(UTC)
+    except (ValueError, OverflowError, OSError) as error:
+        raise InputError(f"SOURCE_DATE_EPOCH is {epoch[:40]!r}, but must be a number of seconds") from error
 
 
 def is_artifact(path: PathName) -> bool:
@@ -326,6 +335,8 @@ def _described(calibrator: Any, tensors: Arrays, where: str = "") -> Json:
     # private names hold leftovers of a fit; `to_bytes` proves that predictions do not need it
     unsaved = {"classes_", *parameters}
     learned = {key: value for key, value in state.items() if key not in unsaved and not key.startswith("_")}
+    if "fit_seconds_" in learned:  # would distinguish the files of identical fits
+        learned["fit_seconds_"] = 0.0
     described = {
         part: {key: _encoded(value, tensors, f"{where}{key}") for key, value in values.items()}
         for part, values in (("parameters", parameters), ("learned", learned))

@@ -28,7 +28,7 @@ from calibrant.shipping.state import StateFile
 
 FORMATS = '{"confidence": 0.9, "correct": true}, {"probabilities": […], "label": 3} or {"logits": […], "label": 3}'
 ID_WINDOW = 100_000
-"""Default number of latest ids that are remembered, of about 150 bytes each."""
+"""Default number of latest ids that are remembered, of about 100 bytes each."""
 MAX_NAME_LENGTH = 100
 """Default length of group names: each one is in all reports and metrics."""
 MAX_PROMETHEUS_GROUPS = 50
@@ -151,7 +151,7 @@ class Feed(Kept):
 
     def _bounded(self, groups: Iterable[str]) -> Iterator[str]:
         """Yield the groups in which answers count: `other` for names that are not listed, or one too many."""
-        names = set(self.known or getattr(self.monitor, "groups", ()))
+        names = {*(self.known or getattr(self.monitor, "groups", {}))}
         for group in groups:
             if self.known is None and len(names - {OTHER}) < self.max_groups:
                 names.add(group)

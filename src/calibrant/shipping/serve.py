@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import ipaddress
 import logging
 import math
@@ -106,6 +107,7 @@ class _Guard(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self.overhead = self.body_bytes = self.unread = 0
+        self.tail = b""
         if len(self.connections) > self.limits.connections and self.waiting:
             next(iter(self.waiting)).give_up("full")
         self._wait("headers", self.limits.header_seconds)
@@ -116,6 +118,13 @@ class _Guard(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         self.body_bytes = 0
+        if self.stage in ("headers", "idle"):  # before the parser builds them
+            text = self.tail + data
+            end = text.find(b"\r\n\r\n")
+            self.tail = text[-3:] if end < 0 else b""
+            if (self.stage == "headers") * self.overhead + (len(text) if end < 0 else end) > MAX_OVERHEAD_BYTES:
+                self.give_up("overhead", b"431 Request Header Fields Too Large")
+                return
         super().data_received(data)
         # the frames of small chunks may take as many bytes as the body in them
         self.overhead = max(0, self.overhead + len(data) - 2 * self.body_bytes)
@@ -176,7 +185,20 @@ class _Guard(HttpToolsProtocol):
         else:
             self.transport.write(b"HTTP/1.1 " + status + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
             self.transport.close()
+            if reason == "body":  # the application logs it
+                self.scope["calibrant"] = {"error": "the body did not arrive in time"}  # type: ignore[typeddict-unknown-key]
+            else:
+                self._log(int(status[:3]), f"{reason}: {status[4:].decode()}")
             self._wait("closing", 1.0)
+
+    def send_400_response(self, msg: str) -> None:
+        self._log(400, msg)
+        super().send_400_response(msg)
+
+    def _log(self, status: int, error: str) -> None:
+        """Log an answer that was given without the application."""
+        fields = {"status": status, "error": error, "client": (self.client or [None])[0]}
+        ACCESS.info("connection closed", extra={"fields": fields})
 
     @classmethod
     def sweep(cls) -> None:
@@ -222,11 +244,14 @@ def serve(
     limits: Limits | None = None,
     feedback: FeedbackDesk | None = None,
     access_log: bool = True,
+    trusted_proxies: str | None = None,
     announce: Callable[[str], None] = lambda address: None,
 ) -> None:
     """Serve until SIGINT or SIGTERM; requests in flight are finished first.
 
-    A path is looked at every second, and a new artifact there takes over between two requests.
+    A path is looked at every second, and a new artifact there takes over between two requests. The host "unix:PATH"
+    is a socket in the file system. The header X-Forwarded-For is read only from `trusted_proxies`, addresses separated
+    by commas, or "*".
     `announce` is told the address once the port is ours; port 0 takes any that is free. After SIGTERM `/readyz` says no
     for `limits.drain_seconds` before the service stops taking connections. `access_log=False` leaves out the lines of
     requests; errors, reloads and alarms are always logged. On a loopback address a request must name this machine in
@@ -244,6 +269,8 @@ def serve(
         log_level="critical",  # the service's own log says what happened
         access_log=False,
         server_header=False,
+        proxy_headers=trusted_proxies is not None,
+        forwarded_allow_ips=trusted_proxies or "",
         limit_concurrency=limits.connections + 1,
         timeout_keep_alive=math.ceil(limits.idle_seconds),
         timeout_graceful_shutdown=int(limits.stop_seconds),
@@ -257,19 +284,40 @@ def serve(
     if sys.platform != "win32":
         # it asks for files to be read again, which is done every second
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    family, name = (socket.AF_INET6, f"[{host}]") if ":" in host else (socket.AF_INET, host)
+    listener = _listen(host, port)
+    address = listener.getsockname()
+    if isinstance(address, str):
+        url = host
+    else:
+        name = f"[{host}]" if ":" in host else host
+        url = f"http://{name}:{address[1]}"
+        if ipaddress.ip_address(address[0]).is_loopback:
+            # a page whose name was bound anew to this machine says its own name
+            own = rf"(localhost|127(\.\d+){{3}}|\[::1\]|{re.escape(name)})(:\d+)?"
+            service.hosts = re.compile(own, re.IGNORECASE)
+    with listener, json_log(access=access_log), contextlib.suppress(KeyboardInterrupt):
+        announce(url)
+        server.run(sockets=[listener])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket at an address and a port, or at a path of the file system."""
+    place, path = f"{host} port {port}", host.removeprefix("unix:")
     try:
-        listener = socket.create_server((host, port), family=family, backlog=2048)
+        if path == host:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            return socket.create_server((host, port), family=family, backlog=2048)
+        place = path
+        listener = socket.socket(socket.AF_UNIX)
+        if os.path.exists(path) and listener.connect_ex(path) == errno.ECONNREFUSED:
+            os.unlink(path)  # of a service that was killed
+            listener = socket.socket(socket.AF_UNIX)
+        listener.bind(path)
+        listener.listen(2048)
+        return listener
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise InputError(f"cannot listen on {host} port {port}: {reason}; choose others with --host, --port") from error
-    if ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
-        # a page whose name was bound anew to this machine says its own name
-        own = rf"(localhost|127(\.\d+){{3}}|\[::1\]|{re.escape(name)})(:\d+)?"
-        service.hosts = re.compile(own, re.IGNORECASE)
-    with listener, json_log(access=access_log), contextlib.suppress(KeyboardInterrupt):
-        announce(f"http://{name}:{listener.getsockname()[1]}")
-        server.run(sockets=[listener])
+        raise InputError(f"cannot listen on {place}: {reason}; choose others with --host, --port") from error
 
 
 def _possible(limits: Limits) -> Limits:

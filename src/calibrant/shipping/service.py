@@ -10,7 +10,7 @@ import os
 import re
 import time
 import warnings
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -38,6 +38,7 @@ from calibrant.shipping.http_codec import (
 
 try:
     from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+    from prometheus_client.core import GaugeMetricFamily
     from prometheus_client.exposition import choose_encoder
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
@@ -227,6 +228,7 @@ class Service:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         registry.register(desk)
+        registry.register(self)
         self._requests = Counter("calibrant_requests", "Answered requests.", ["route", "status"], registry=registry)
         self._rows = Counter("calibrant_rows", "Calibrated rows.", registry=registry)
         self._reloads = Counter("calibrant_reloads", "New artifacts at the path.", ["outcome"], registry=registry)
@@ -263,7 +265,8 @@ class Service:
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"localhost").decode("latin-1")
         if self.hosts and not self.hosts.fullmatch(host):
-            app = JSONResponse({"error": f"Host is {host[:60]!r}: this service answers its own machine only"}, 421)
+            error = f"Host is {host[:60]!r}: this service answers its own machine only"
+            app, scope["calibrant"] = JSONResponse({"error": error}, 421), {"error": error}
         name = headers.get(b"x-request-id", b"")
         name = name if PLAIN_ID.fullmatch(name) else os.urandom(8).hex().encode()
 
@@ -271,7 +274,8 @@ class Service:
             nonlocal status, sent
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", name)]
+                closing = [(b"connection", b"close")] * self.stopping  # the next request finds another service
+                message["headers"] = [*message["headers"], (b"x-request-id", name), *closing]
             else:
                 sent += len(message.get("body", b""))
             await send(message)
@@ -280,8 +284,9 @@ class Service:
             await app(scope, receive, observe)
         finally:
             seconds, path = time.perf_counter() - started, scope["path"]
-            self._requests.labels(path if path in self.paths else "other", status).inc()
-            if path == "/calibrate":
+            route = path.removeprefix(scope.get("root_path", ""))
+            self._requests.labels(route if route in self.paths else "other", status).inc()
+            if route == "/calibrate":
                 self._seconds.observe(seconds)
             fields = {
                 "method": scope["method"],
@@ -361,6 +366,14 @@ class Service:
     def monitor(self, _request: Request) -> Response:
         """GET /monitor; Starlette calls it in a thread, since it may take long."""
         return JSONResponse(self.desk.report())
+
+    def collect(self) -> Iterator[Any]:
+        """The served artifact for Prometheus."""
+        artifact = self.served.artifact
+        labels = {"digest": self.served.digest, "method": artifact.method, "version": artifact.library}
+        family = GaugeMetricFamily("calibrant_artifact", "The served artifact.", labels=list(labels))
+        family.add_metric(list(labels.values()), 1)
+        yield family
 
     async def ready(self, _request: Request) -> Response:
         """GET /readyz: new requests are accepted."""
@@ -533,11 +546,15 @@ async def problem(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         status, words, headers = error.status_code, error.detail, error.headers
     elif isinstance(error, ClientDisconnect):
-        status, words = 400, "the client went away"  # only the log sees it
+        # only the log sees these
+        status, words = 400, "the client went away"
+        if request.scope.get("calibrant", {}).get("error"):
+            status, words = 408, request.scope["calibrant"]["error"]
     elif isinstance(error, MalformedBodyError):
         status = 400
     elif not isinstance(error, InputError):
         fields = {"path": request.url.path[:200], "error": repr(error)[:500]}
         EVENTS.error("unexpected error", extra={"fields": fields})
         status, words = 500, "internal error: the service's log has more"
+    request.scope["calibrant"] = {**request.scope.get("calibrant", {}), "error": words[:500]}
     return JSONResponse({"error": words}, status, headers)
