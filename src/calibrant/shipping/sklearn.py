@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import sys
+import warnings
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +18,9 @@ from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import check_cv
+from sklearn.model_selection import LeaveOneOut, StratifiedGroupKFold, check_cv
 from sklearn.preprocessing import LabelEncoder
 from sklearn.utils import _safe_indexing, indexable
-from sklearn.utils._set_output import ADAPTERS_MANAGER
 from sklearn.utils.metadata_routing import _routing_enabled, process_routing
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
@@ -33,13 +37,14 @@ from calibrant.calibrators.learned import check_learned
 from calibrant.calibrators.registry import class_names, get, resolve
 from calibrant.core.arrays import Array
 from calibrant.core.atomic import atomic_write
-from calibrant.core.errors import InputError, MissingExtraError, warn_user
+from calibrant.core.errors import FitWarning, InputError, MissingExtraError, warn_user
+from calibrant.core.schema import identifiers
 from calibrant.core.softmax import log_stored
 
 Params = dict[str, Any]
 """Keyword arguments."""
-SMALLEST = float(np.finfo(np.float32).eps)
-"""The smallest positive probability of one of many classes that is taken at its word."""
+SMALLEST_LOG = float(np.log(np.finfo(np.float32).eps))
+"""Logarithm of the smallest probability of a classifier that is used unchanged."""
 
 
 MANY_CLASSES: dict[str, tuple[str, Params]] = {"platt": ("vs", {}), "iso": ("iso", {"mode": "one_vs_rest"})}
@@ -97,18 +102,25 @@ class CalibratedClassifier(CalibratedClassifierCV):
         self.ensemble = ensemble
         self.n_jobs = n_jobs
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, **fit_params: Any) -> CalibratedClassifier:
+    def fit(
+        self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None, clusters: Any = None, **fit_params: Any
+    ) -> CalibratedClassifier:
         """Train the classifier and calibrate it on held-out folds; y may hold labels of any type.
 
-        `fit_params` go to the classifier's `fit`, cut to the rows of a fold where they have an entry per row; `groups`
-        go to the splitter. With metadata routing switched on, they go where the requests say.
+        `groups` go to the splitter and to methods that calibrate by group. Rows of the same cluster (patient, image) go
+        to the same fold if `cv` is a number. `fit_params` go to the classifier's `fit`, cut to the rows of a fold where
+        they have an entry per row. With metadata routing switched on, the requests decide.
+
+        Whole-number weights count copies of a row. The calibrator rescales other weights to a mean of 1.
         """
         if y is None:
             raise InputError("CalibratedClassifier requires y to be passed, but the target y is None")
         check_classification_targets(y)
         X, y = indexable(X, y)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, X)
-        estimator = self._get_estimator()
+        estimator, calibrator = self._get_estimator(), self._get_calibrator(y)
+        if calibrator.takes_groups and groups is None:
+            raise InputError(f"the method {self.method!r} calibrates by group: call fit(X, y, groups=...)")
         frozen = isinstance(estimator, FrozenEstimator)
         if frozen:
             check_is_fitted(estimator)
@@ -118,76 +130,81 @@ class CalibratedClassifier(CalibratedClassifierCV):
         if len(unknown):
             raise InputError(f"y holds {unknown[:3].tolist()}, which the fitted estimator does not know")
         y, labels, every = np.asarray(y), encoder.transform(y), slice(None)
-        fit_params, split_params = self._routed(X, weights, fit_params)
+        metadata = {"sample_weight": weights, "groups": groups, "clusters": clusters}
+        fit_params, split_params = self._routed(X, metadata, fit_params)
         fits: list[Any] = []
         """Classifiers, the logits that they gave to rows they were not fitted on, and which rows these are."""
         if frozen:
             fits = [(estimator, class_logits(estimator, X, self.classes_), every)]
         else:
-            splits = list(self._splitter(y, labels).split(X, y, **split_params))
+            splits = self._split_rows(X, y, labels, clusters, split_params)
             data = (X, y, fit_params)
             work = partial(_fit_fold, estimator, data, self.classes_)
             fits = Parallel(n_jobs=self.n_jobs)(delayed(work)(split) for split in splits)
             if not self.ensemble:  # "auto" is True
                 _, held_out, order = zip(*fits, strict=True)
                 fits = [(_fitted(estimator, data, every), np.concatenate(held_out), np.concatenate(order))]
-        self.calibrated_pairs_ = [
-            (fitted, self._calibrate(logits, labels[rows], None if weights is None else weights[rows]))
-            for fitted, logits, rows in fits
-        ]
+        with _merged_warnings():
+            if weights is not None:
+                metadata["sample_weight"] = _rescale_weights(weights, labels)
+            if not calibrator.takes_groups:
+                del metadata["groups"]
+            self.calibrated_pairs_ = [
+                (fitted, clone(calibrator).fit(_scores(logits), labels[rows], **_take_rows(metadata, rows)))
+                for fitted, logits, rows in fits
+            ]
         validate_data(self, X, skip_check_array=True)  # remembers the number and the names of the features
         return self
 
-    def predict_proba(self, X: Any) -> Array:
-        """Calibrated probabilities (n×K), columns in the order of `classes_`."""
-        probabilities = self._probabilities(X)
-        wanted = vars(self).get("_sklearn_output_config", {"transform": "default"})["transform"]
-        if wanted == "default":
-            return probabilities
-        adapter = ADAPTERS_MANAGER.adapters[wanted]
-        return adapter.create_container(probabilities, X, columns=[str(name) for name in self.classes_])
+    def predict_proba(self, X: Any, groups: Any = None) -> Array:
+        """Calibrated probabilities (n×K), columns in the order of `classes_`; always an array."""
+        check_is_fitted(self)
+        by_group = self.calibrated_pairs_[0][1].takes_groups
+        if by_group is not (groups is not None):
+            rule = "by group: give groups=" if by_group else "all groups alike: leave groups out"
+            raise InputError(f"the method {self.method!r} calibrates {rule}")
+        metadata = {"groups": groups} if by_group else {}
+        with _merged_warnings():
+            parts = [
+                calibrator.predict_proba(_scores(class_logits(estimator, X, self.classes_)), **metadata)
+                for estimator, calibrator in self.calibrated_pairs_
+            ]
+        return np.mean(parts, axis=0)
 
-    def predict(self, X: Any) -> Array:
+    def predict(self, X: Any, groups: Any = None) -> Array:
         """The label of highest calibrated probability."""
-        chosen = self._probabilities(X).argmax(axis=1)
+        chosen = self.predict_proba(X, groups).argmax(axis=1)
         return self.classes_[chosen]
 
     def set_output(self, *, transform: str | None = None) -> CalibratedClassifier:
-        """Give probabilities as a frame ("pandas", "polars") with a column per class, or as an array ("default")."""
-        if transform is None:
-            return self
-        if transform not in ADAPTERS_MANAGER.supported_outputs:
-            raise InputError(f'transform must be one of "default", "pandas", "polars", got {transform!r}')
-        # under this name scikit-learn's `clone` keeps the choice
-        self._sklearn_output_config = {"transform": transform}
+        """Return the classifier unchanged: probabilities are arrays, as those of scikit-learn's classifiers."""
         return self
 
-    def _routed(self, X: Any, weights: Array | None, fit_params: Params) -> tuple[Params, Params]:
+    def _routed(self, X: Any, metadata: Params, fit_params: Params) -> tuple[Params, Params]:
         """Parameters of the classifier's fit, the weights among them, and of the splitter's split."""
-        weighed = fit_params if weights is None else {**fit_params, "sample_weight": weights}
         if _routing_enabled():
-            routed = process_routing(self, "fit", **weighed)
+            passed = {name: value for name, value in metadata.items() if value is not None}
+            routed = process_routing(self, "fit", **passed, **fit_params)
             return _check_method_params(X, routed.estimator.fit), routed.splitter.split
-        groups, estimator = {"groups": weighed.pop("groups", None)}, self._get_estimator()
-        if weights is not None and not has_fit_parameter(estimator, "sample_weight"):
-            del weighed["sample_weight"]
-            if not isinstance(estimator, FrozenEstimator):
+        weights, estimator = metadata["sample_weight"], self._get_estimator()
+        if weights is not None:
+            if has_fit_parameter(estimator, "sample_weight"):
+                fit_params["sample_weight"] = weights
+            elif not isinstance(estimator, FrozenEstimator):
                 warn_user(f"{type(estimator).__name__} takes no sample_weight: only the calibrator uses the weights")
-        return _check_method_params(X, weighed), groups
-
-    def _probabilities(self, X: Any) -> Array:
-        check_is_fitted(self)
-        parts = [
-            calibrator.predict_proba(_scores(class_logits(estimator, X, self.classes_)))
-            for estimator, calibrator in self.calibrated_pairs_
-        ]
-        return np.mean(parts, axis=0)
+        # splitters made from a number ignore groups, with a warning
+        return _check_method_params(X, fit_params), {} if self._counts_folds else {"groups": metadata["groups"]}
 
     def _get_estimator(self) -> Any:
         return LogisticRegression() if self.estimator is None else self.estimator
 
-    def _splitter(self, y: Array, labels: Array) -> Any:
-        """The splitter of `cv`; a number of folds may not exceed the rows of the smallest class."""
+    @property
+    def _counts_folds(self) -> bool:
+        """Whether `cv` is a number of folds or None."""
+        return self.cv is None or isinstance(self.cv, Integral)
+
+    def _split_rows(self, X: Any, y: Array, labels: Array, clusters: Any, split_params: Params) -> list[Any]:
+        """Training and calibration rows of each fold; InputError if the folds are too small to learn from."""
         if isinstance(self.cv, str):
             raise InputError(
                 f"cv is {self.cv!r}: to keep a fitted classifier, wrap it in sklearn.frozen.FrozenEstimator"
@@ -195,24 +212,93 @@ class CalibratedClassifier(CalibratedClassifierCV):
         splitter = check_cv(self.cv, y, classifier=True)
         if len(self.classes_) < 2:
             raise InputError(f"y has {len(self.classes_)} class, but a classifier needs samples of at least 2 classes")
-        counts = np.bincount(labels)
-        if isinstance(self.cv, (int, type(None))) and splitter.n_splits > counts.min():
+        counts, n_splits = np.bincount(labels), getattr(splitter, "n_splits", 0)
+        if n_splits > counts.min():
+            remedy = f"choose a cv of at most {counts.min()}" if counts.min() > 1 else "collect more rows of this class"
             raise InputError(
-                f"Requesting {splitter.n_splits}-fold cross-validation but provided less than {splitter.n_splits} "
-                f"examples for at least one class: {self.classes_[counts.argmin()]!r} has {counts.min()}; choose a cv "
-                f"of at most {counts.min()}"
+                f"Requesting {n_splits}-fold cross-validation but provided less than {n_splits} "
+                f"examples for at least one class: {self.classes_[counts.argmin()]!r} has {counts.min()}; {remedy}"
             )
-        return splitter
+        if clusters is not None and self._counts_folds:
+            splitter = StratifiedGroupKFold(n_splits)
+            split_params = {"groups": identifiers(clusters, len(y), "clusters")[0]}
+        splits = list(splitter.split(X, y, **split_params))
+        if isinstance(self.cv, LeaveOneOut) or (
+            self.ensemble and not any(np.ptp(labels[test]) for _, test in splits if len(test))
+        ):
+            raise InputError(
+                "LeaveOneOut and other splits with one class per test part leave nothing to calibrate on: choose a cv "
+                "that puts several classes into the test parts"
+            )
+        return splits
 
-    def _calibrate(self, logits: Array, labels: Array, weights: Array | None) -> Calibrator:
-        calibrator = self.method
-        if isinstance(calibrator, str):
-            known = MANY_CLASSES if len(self.classes_) > 2 else {}
-            name, parameters = known.get(resolve(calibrator), (calibrator, {}))
-            calibrator = get(name, **parameters)
-            if "weights_are" in calibrator.get_params(deep=False):  # weights of scikit-learn are copies
-                calibrator.set_params(weights_are="counts")
-        return clone(calibrator).fit(_scores(logits), labels, sample_weight=weights)
+    def _get_calibrator(self, y: Any) -> Calibrator:
+        """The unfitted calibrator of `method`."""
+        if not isinstance(self.method, str):
+            return self.method
+        known = MANY_CLASSES if len(np.unique(y)) > 2 else {}
+        name, parameters = known.get(resolve(self.method), (self.method, {}))
+        calibrator = get(name, **parameters)
+        if "weights_are" in calibrator.get_params(deep=False):  # weights of scikit-learn are copies
+            calibrator.set_params(weights_are="counts")
+        return calibrator
+
+
+def _rescale_weights(weights: Array, labels: Array) -> Array:
+    """Weights for calibrators: whole numbers count copies; others, such as those of boosting, get the mean 1."""
+    totals, counts = np.bincount(labels, weights), np.bincount(labels)
+    if totals.max() < 1.001 * totals.min() and counts.max() > 1.1 * counts.min():
+        warn_user(
+            "sample_weight balances the classes: the probabilities refer to equally frequent classes, not to the "
+            "frequencies in y; leave the weights out for those"
+        )
+    positive = weights[weights > 0]
+    if not len(positive) or (positive == np.rint(positive)).all():
+        return weights
+    return weights / positive.mean()
+
+
+def _take_rows(metadata: Mapping[str, Any], rows: Any) -> Params:
+    """Entries of each column, or of each column of a mapping, at some rows."""
+    return {
+        name: _take_rows(values, rows) if isinstance(values, Mapping) else np.asarray(values)[rows]
+        for name, values in metadata.items()
+        if values is not None
+    }
+
+
+_search_kinds: set[str] = set()
+"""Kinds of warnings that this process issued in a search or cross-validation, where each is shown once."""
+
+
+@contextmanager
+def _merged_warnings() -> Iterator[None]:
+    """Issue each kind of FitWarning of the block once, with its count; kinds differ in more than numbers."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", FitWarning)
+        yield
+    kinds: dict[str, list[Any]] = {}
+    for one in caught:
+        if not issubclass(one.category, FitWarning):
+            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+        # the scores of a base model are known to be logits
+        elif "are taken as logits" not in str(one.message):
+            kinds.setdefault(re.sub(r"\d[\d.,e+-]*", "#", str(one.message)), []).append(one)
+    if _is_in_search():
+        kinds = {kind: same for kind, same in kinds.items() if kind not in _search_kinds}
+        _search_kinds.update(kinds)
+    else:
+        _search_kinds.clear()
+    for first, *others in kinds.values():
+        warn_user(f"{first.message}" + f" (and {len(others)} similar warnings)" * bool(others), first.category)
+
+
+def _is_in_search() -> bool:
+    """Whether a search or cross-validation of scikit-learn makes the current fit."""
+    frame: Any = sys._getframe()
+    while frame is not None and not frame.f_code.co_name.startswith("_fit_and_"):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _scores(logits: Array) -> Array:
@@ -246,10 +332,10 @@ def class_logits(estimator: Any, X: Any, classes: Array) -> Array:
         scores = np.asarray(estimator.decision_function(X), dtype=np.float64)
     elif hasattr(estimator, "predict_proba"):
         scores = np.asarray(estimator.predict_proba(X), dtype=np.float64)
-        if scores.shape[1] > 2:
-            # naive Bayes gives 1e-200 to classes that are right, and log p would then outweigh every other column
-            scores = np.where(scores > 0, np.maximum(scores, SMALLEST), 0.0)
-        scores = log_stored(scores)  # a zero stays −inf, because what it counts as is learned from the fit data
+        scores = log_stored(scores)  # a zero stays −inf: the calibrator learns its floor from the fit data
+        # naive Bayes gives 1e-200 to classes that are right: such values keep their order, but not their size
+        below = SMALLEST_LOG - np.maximum(scores, -1e300)
+        scores = np.where((below > 0) & np.isfinite(scores), SMALLEST_LOG - np.log1p(np.maximum(below, 0)), scores)
     else:
         raise InputError(f"{type(estimator).__name__} has neither decision_function nor predict_proba")
     if scores.ndim == 1:
