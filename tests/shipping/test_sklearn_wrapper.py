@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
@@ -276,6 +276,28 @@ def test_methods_of_scikit_learn_with_many_classes(name, digits):
     ours = CalibratedClassifier(GaussianNB(), method=name, cv=3).fit(X, y)
     theirs = CalibratedClassifierCV(GaussianNB(), method=name, cv=3).fit(X, y)
     assert log_loss(y_test, ours.predict_proba(X_test)) < 1.1 * log_loss(y_test, theirs.predict_proba(X_test))
+
+
+@pytest.mark.parametrize("estimator", [GaussianNB(), LogisticRegression(max_iter=300)], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize("load", [load_digits, load_wine], ids=["digits", "wine"])
+def test_sigmoid_of_several_classes_is_no_worse_than_scikit_learns_on_few_rows(load, estimator):
+    X, y = load(return_X_y=True)
+    X, X_test, y, y_test = train_test_split(X, y, train_size=100, random_state=0, stratify=y)
+    ours = CalibratedClassifier(estimator, method="sigmoid", cv=3).fit(X, y)
+    theirs = CalibratedClassifierCV(estimator, method="sigmoid", cv=3).fit(X, y)
+    assert log_loss(y_test, ours.predict_proba(X_test)) < log_loss(y_test, theirs.predict_proba(X_test))
+
+
+def test_sigmoid_of_many_classes_with_two_rows_each_keeps_predictions():
+    rng = np.random.default_rng(0)
+    centers, classes = rng.normal(size=(200, 16)), np.arange(200)
+    X, X_fit, X_test = (centers.repeat(n, axis=0) + rng.normal(size=(200 * n, 16)) for n in (4, 2, 10))
+    fitted = FrozenEstimator(GaussianNB(var_smoothing=0.1).fit(X, classes.repeat(4)))
+    ours = CalibratedClassifier(fitted, method="sigmoid").fit(X_fit, classes.repeat(2))
+    theirs = CalibratedClassifierCV(fitted, method="sigmoid", cv=2).fit(X_fit, classes.repeat(2))
+    y_test = classes.repeat(10)
+    assert ours.score(X_test, y_test) > fitted.score(X_test, y_test) - 0.01
+    assert log_loss(y_test, ours.predict_proba(X_test)) < log_loss(y_test, theirs.predict_proba(X_test))
 
 
 @pytest.mark.parametrize("method", ["platt", "ts", calibrant.VennAbers()], ids=str)

@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from inspect import signature
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics._scorer import _BaseScorer, _cached_call
 from sklearn.model_selection import LeaveOneOut, StratifiedGroupKFold, check_cv
 from sklearn.preprocessing import LabelEncoder
 from sklearn.utils import _safe_indexing, indexable
@@ -40,6 +42,8 @@ from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import FitWarning, InputError, MissingExtraError, warn_user
 from calibrant.core.schema import identifiers
 from calibrant.core.softmax import log_stored
+from calibrant.metrics import METRICS
+from calibrant.metrics.record import FIGURES, Figure, Metric
 
 Params = dict[str, Any]
 """Keyword arguments."""
@@ -47,8 +51,8 @@ SMALLEST_LOG = float(np.log(np.finfo(np.float32).eps))
 """Logarithm of the smallest probability of a classifier that is used unchanged."""
 
 
-MANY_CLASSES: dict[str, tuple[str, Params]] = {"platt": ("vs", {}), "iso": ("iso", {"mode": "one_vs_rest"})}
-"""What the names of scikit-learn's methods stand for with more than two classes."""
+MANY_CLASSES: dict[str, tuple[str, Params]] = {"platt": ("svs", {}), "iso": ("iso", {"mode": "one_vs_rest"})}
+"""Methods for more than two classes by the names of scikit-learn's methods."""
 
 
 class CalibratedClassifier(CalibratedClassifierCV):
@@ -68,7 +72,7 @@ class CalibratedClassifier(CalibratedClassifierCV):
     method : a short name ("auto", "sigmoid", "isotonic", "ts", "beta", …) or an unfitted calibrator. The default
         cross-validates several methods on every fold, which takes about a second; "shape" takes a tenth of it and never
         changes a prediction of several classes. With two classes the score of the second one is calibrated. With more,
-        "isotonic" works class by class and "sigmoid" is vector scaling, a slope and a bias per class.
+        "isotonic" works class by class and "sigmoid" is "svs", a regularized slope and bias per class.
     cv : number of folds, a splitter, or an iterable of splits, as everywhere in scikit-learn.
     ensemble : True, False or "auto" (True unless the estimator is frozen).
     n_jobs : folds fitted at the same time.
@@ -159,11 +163,10 @@ class CalibratedClassifier(CalibratedClassifierCV):
     def predict_proba(self, X: Any, groups: Any = None) -> Array:
         """Calibrated probabilities (n×K), columns in the order of `classes_`; always an array."""
         check_is_fitted(self)
-        by_group = self.calibrated_pairs_[0][1].takes_groups
-        if by_group is not (groups is not None):
-            rule = "by group: give groups=" if by_group else "all groups alike: leave groups out"
+        if self._is_by_group is not (groups is not None):
+            rule = "by group: give groups=" if self._is_by_group else "all groups alike: leave groups out"
             raise InputError(f"the method {self.method!r} calibrates {rule}")
-        metadata = {"groups": groups} if by_group else {}
+        metadata = {"groups": groups} if self._is_by_group else {}
         with _merged_warnings():
             parts = [
                 calibrator.predict_proba(_scores(class_logits(estimator, X, self.classes_)), **metadata)
@@ -194,6 +197,11 @@ class CalibratedClassifier(CalibratedClassifierCV):
                 warn_user(f"{type(estimator).__name__} takes no sample_weight: only the calibrator uses the weights")
         # splitters made from a number ignore groups, with a warning
         return _check_method_params(X, fit_params), {} if self._counts_folds else {"groups": metadata["groups"]}
+
+    @property
+    def _is_by_group(self) -> bool:
+        """Whether the fitted calibrators need the groups of the rows."""
+        return bool(self.calibrated_pairs_[0][1].takes_groups)
 
     def _get_estimator(self) -> Any:
         return LogisticRegression() if self.estimator is None else self.estimator
@@ -252,6 +260,10 @@ def _rescale_weights(weights: Array, labels: Array) -> Array:
             "sample_weight balances the classes: the probabilities refer to equally frequent classes, not to the "
             "frequencies in y; leave the weights out for those"
         )
+    return _with_unit_mean(weights)
+
+
+def _with_unit_mean(weights: Array) -> Array:
     positive = weights[weights > 0]
     if not len(positive) or (positive == np.rint(positive)).all():
         return weights
@@ -350,6 +362,125 @@ def class_logits(estimator: Any, X: Any, classes: Array) -> Array:
     logits = np.full((len(scores), len(classes)), scores.min() if decides else -np.inf)
     logits[:, np.searchsorted(classes, known)] = scores
     return logits
+
+
+TARGETS = {
+    "calibration_slope": 1.0,
+    "observed_expected": 1.0,
+    "calibration_intercept": 0.0,
+    "over_confidence": 0.0,
+    "under_confidence": 0.0,
+}
+"""Best values of metrics that are neither minimized nor maximized."""
+
+
+def scorer(metric: str, *, task: str | None = None, **options: Any) -> MetricScorer:
+    """Return a scorer of a registered metric for searches, `cross_validate` and threshold tuning; greater is better.
+
+    Metrics for which lower is better are negated, as in scikit-learn's `neg_log_loss`; of metrics with a best value,
+    such as `calibration_slope`, the distance to it is negated.
+
+    Parameters
+    ----------
+    metric : name of a metric or of one of its values, such as "ece", "nll", "miscalibration"
+    task : "binary" or "multiclass", optional
+        Two classes are scored by the probability of the second one unless the task is "multiclass". Of several labels
+        per row, the score is the mean over the labels.
+    **options : parameters of the metric, such as `n_bins=10`
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.model_selection import cross_val_score
+    >>> X, y = load_iris(return_X_y=True)
+    >>> scores = cross_val_score(LogisticRegression(max_iter=500), X, y, scoring=scorer("nll"))
+    >>> bool((scores < 0).all())
+    True
+    """
+    if metric in FIGURES:
+        figure = FIGURES[metric]
+    else:  # curves have no value unless options select one point
+        figure = Figure(metric, metric, metric, better=int(metric == "net_benefit"))
+    record = next((one for one in METRICS.values() if figure in one.figures), METRICS.get(metric))
+    if record is None or not (record.figures or figure.better):
+        numbers = ", ".join(one.name for record in METRICS.values() for one in record.figures)
+        raise InputError(f"{metric!r} is not a metric with one value: use net_benefit, {numbers}")
+    if task not in (None, "binary", "multiclass"):
+        raise InputError(f"task must be 'binary' or 'multiclass', got {task!r}")
+    return MetricScorer(record, figure, task, options)
+
+
+class MetricScorer(_BaseScorer):
+    """Scorer of probabilities for scikit-learn; `scorer` creates it."""
+
+    def __init__(self, metric: Metric, figure: Figure, task: str | None, options: Params) -> None:
+        self._function, self._name, self._field = metric.function, figure.name, figure.field
+        self._target = TARGETS.get(figure.name)
+        by_matrix = task == "multiclass" or (task is None and metric.about in ("matrix", "confidence"))
+        self._by_matrix = by_matrix
+        is_negated = figure.better < 0 or self._target is not None
+        super().__init__(self._evaluate, -1 if is_negated else 1, options, "predict_proba")
+
+    def __repr__(self) -> str:
+        return f"scorer({self._name!r})"
+
+    def __call__(self, estimator: Any, X: Any, y_true: Any, sample_weight: Any = None, groups: Any = None) -> float:
+        """Return the score; `groups` are the groups of a method that calibrates by group."""
+        given = {"sample_weight": sample_weight, "groups": groups}
+        return self._score(partial(_cached_call, None), estimator, X, y_true, **given)
+
+    def _score(self, method_caller: Any, estimator: Any, X: Any, y_true: Any, **metadata: Any) -> float:
+        if getattr(estimator, "_is_by_group", False):
+            probabilities = estimator.predict_proba(X, groups=metadata.get("groups"))
+        elif np.ndim(y_true) == 2:
+            probabilities = estimator.predict_proba(X)
+        else:
+            probabilities = method_caller(estimator, "predict_proba", X, pos_label=None)
+        options = {**self._kwargs, **metadata, "classes": estimator.classes_}
+        return self._sign * self._evaluate(y_true, probabilities, **options)
+
+    def _evaluate(
+        self,
+        y_true: Any,
+        y_pred: Any,
+        sample_weight: Any = None,
+        groups: Any = None,
+        *,
+        classes: Any = None,
+        **options: Any,
+    ) -> float:
+        """Return the metric of probabilities (n, K), or (n,) of the second class; or of predicted labels (n,)."""
+        labels = np.asarray(y_true)
+        if labels.ndim == 2:
+            parts = [one[:, 1] for one in y_pred] if isinstance(y_pred, list) else np.asarray(y_pred).T
+            given = {"sample_weight": sample_weight, "groups": groups, "classes": np.arange(2), **options}
+            return float(np.mean([self._evaluate(y, p, **given) for y, p in zip(labels.T, parts, strict=True)]))
+        values = np.asarray(y_pred)
+        is_labels = values.ndim == 1 and classes is None and (values.dtype.kind != "f" or np.isin(values, labels).all())
+        if is_labels:  # threshold tuning scores predictions
+            classes = np.union1d(labels, values)
+            values = (values[:, None] == classes).astype(np.float64)
+        elif values.ndim == 1:
+            values = np.stack([1 - values, values], axis=1)
+        found = np.unique(labels)
+        if classes is None:
+            classes = found if len(found) == values.shape[1] else np.arange(values.shape[1])
+        # a class that the estimator does not know has probability 0
+        known = np.union1d(classes, found)
+        matrix = np.zeros((len(values), len(known)), values.dtype)
+        matrix[:, np.searchsorted(known, classes)] = values
+        codes = np.searchsorted(known, labels)
+        if sample_weight is not None:
+            options["sample_weight"] = _with_unit_mean(np.asarray(sample_weight, np.float64))
+        if groups is not None and "groups" in signature(self._function).parameters:
+            options["groups"] = groups
+        with warnings.catch_warnings():
+            if is_labels:
+                warnings.simplefilter("ignore")
+            by_class = self._by_matrix or len(known) != 2
+            result = self._function(matrix if by_class else matrix[:, 1], codes, **options)
+        value = float(np.squeeze(getattr(result, self._field) if self._field else result))
+        return value if self._target is None else abs(value - self._target)
 
 
 def save_classifier(model: CalibratedClassifier, path: Any) -> Path:
