@@ -28,15 +28,15 @@ def log_loss(scores, labels):
 
 def test_the_batched_solver_reaches_every_optimum():
     rng = np.random.default_rng(0)
-    features, offset = rng.normal(size=(40, 3)), rng.normal(size=40)
+    features, centre = rng.normal(size=(40, 3)), rng.normal(size=3)
     counts, ridge = rng.integers(0, 9, size=(6, 2, 40)).astype(float), 10.0 ** rng.integers(-1, 4, size=(6, 3))
-    found = solve(features, offset, counts, ridge)
+    found = solve(features, counts, ridge, centre)
     for place in range(6):
 
         def objective(point, place=place):
-            scores = offset + features @ point
+            scores = features @ point
             loss = counts[place, 1] @ np.logaddexp(0, -scores) + counts[place, 0] @ np.logaddexp(0, scores)
-            return loss + 0.5 * ridge[place] @ point**2
+            return loss + 0.5 * ridge[place] @ (point - centre) ** 2
 
         reference = minimize(objective, np.zeros(3), method="BFGS", options={"gtol": 1e-7})
         np.testing.assert_allclose(found[place], reference.x, atol=1e-4)

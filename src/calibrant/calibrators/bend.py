@@ -47,6 +47,9 @@ many are taken.
 SHARE, SHARE_ROWS = 0.2, 20.0
 """The share of the steps before any row is seen, and how many rows, counted as above, that prior is worth."""
 
+CURVED = 10.0
+"""Largest spread of the calibrated logits at the start of a fit."""
+
 LARGEST = 1 - 1e-12
 
 MAX_ROUNDS, SETTLED = 200, 1e-5
@@ -138,7 +141,7 @@ class BendScaling(BinaryCalibrator, keeps_ranking=True):
 
 def fit_bend(rows: Rows, fold: Array, n_knots: int) -> tuple[Array, Array]:
     """Knots and non-decreasing values: fits of all penalties, averaged by held-out log loss, pooled with steps."""
-    knots, place, scores, masses, features, knot_features = group_rows(rows, n_knots)
+    knots, place, scores, masses, spread, features, knot_features = group_rows(rows, n_knots)
     # weight of the labels 0 and 1 in each cell and fold
     shape = int(fold.max()) + 1, 2, len(knots)
     code = np.ravel_multi_index((fold, rows.labels, place), shape)
@@ -149,26 +152,30 @@ def fit_bend(rows: Rows, fold: Array, n_knots: int) -> tuple[Array, Array]:
         [[first, second, *[bend] * len(BREAKS)] for first, second, bend in product(INTERCEPT, LINEAR, BEND)]
     )
     problems = np.repeat(np.arange(len(counts)), len(ridge))
-    points = solve(features, scores, counts[problems], np.tile(ridge, (len(counts), 1)))
+    # the slope per unit of spread; 1 + c₁ is its share of the identity's
+    identity = np.zeros(ridge.shape[1])
+    identity[1] = spread
+    penalties = ridge / np.array([1.0, max(spread, 1.0) ** 2, *[1.0] * len(BREAKS)])
+    points = solve(features, counts[problems], np.tile(penalties, (len(counts), 1)), identity)
     points = points.reshape(len(counts), len(ridge), -1)
     losses = np.zeros(len(ridge))
-    for held_out, (negative, positive) in zip(scores + points[:-1] @ features.T, by_fold, strict=True):
+    for held_out, (negative, positive) in zip(points[:-1] @ features.T, by_fold, strict=True):
         losses += np.logaddexp(0.0, held_out) @ negative + np.logaddexp(0.0, -held_out) @ positive
     # the weight of each triple of penalties (m,), from its held-out loss and its prior
     averages = np.tensordot(softmax(STRAIGHT * np.log(ridge[:, -1]) - TEMPER * losses), points, axes=(0, 1))
-    smooth = scores + averages @ features.T
+    smooth = averages @ features.T
     smooth = np.stack([isotonic(one, given.sum(axis=0) + 1e-9) for one, given in zip(smooth, counts, strict=True)])
     # steps are constant between knots: what they add to the smooth map is interpolated between the cells' means
     added = np.interp(knots, scores, pooled(smooth, counts, by_fold) - smooth[-1])
-    values = isotonic(knots + knot_features @ averages[-1], masses + 1e-9)
+    values = isotonic(knot_features @ averages[-1], masses + 1e-9)
     return knots, isotonic(values + added, masses + 1e-9)
 
 
 def group_rows(rows: Rows, n_knots: int) -> tuple[Array, ...]:
     """Knots at evenly spaced quantiles of the weight, and the rows between two of them as one cell.
 
-    The knots, the cell of each row, the score, weight and features of each cell, and the features of the knots: between
-    two knots every map that is fitted here is a line.
+    Return the knots, the cell of each row, the score and weight of each cell, the spread of the scores, the features of
+    each cell, and the features of the knots: all fitted maps are linear between two knots.
     """
     scores, weights = rows.logits.astype(np.float64), rows.mass()
     values, which = np.unique(scores, return_inverse=True)
@@ -184,17 +191,17 @@ def group_rows(rows: Rows, n_knots: int) -> tuple[Array, ...]:
     normal = ndtri(((below - mass / 2)[chosen] + 0.5) / (below[-1] + 1.0))
     spread = np.sqrt(max(np.average((values - np.average(values, weights=mass)) ** 2, weights=mass), 1e-24))
     hinges = np.maximum(normal[:, None] - np.array(BREAKS), 0.0)
-    knot_features = np.column_stack([np.ones(len(knots)), knots / min(spread, 1.0), hinges])
+    knot_features = np.column_stack([np.ones(len(knots)), knots / spread, hinges])
     place = np.clip(np.searchsorted(knots, scores, side="right") - 1, 0, len(knots) - 1)
     masses = np.bincount(place, weights=weights, minlength=len(knots))
     means = np.bincount(place, weights=weights * scores, minlength=len(knots))
     means = np.where(masses > 0, means / np.where(masses > 0, masses, 1.0), knots)
     features = np.column_stack([np.interp(means, knots, column) for column in knot_features.T])
-    return knots, place, means, masses, features, knot_features
+    return knots, place, means, masses, spread, features, knot_features
 
 
-def solve(features: Array, offset: Array, counts: Array, ridge: Array) -> Array:
-    """Points (P×m) that minimise Σ n₁·log(1 + e^−u) + n₀·log(1 + e^u) + ½·Σ ridge·θ² with u = offset + X·θ.
+def solve(features: Array, counts: Array, ridge: Array, centre: Array) -> Array:
+    """Points (P×m) that minimise Σ n₁·log(1 + e^−u) + n₀·log(1 + e^u) + ½·Σ ridge·(θ − centre)² with u = X·θ.
 
     P problems share the features X (c×m) and differ in their counts (P×2×c) of labels 0 and 1 and in their ridge (P×m).
     """
@@ -202,11 +209,14 @@ def solve(features: Array, offset: Array, counts: Array, ridge: Array) -> Array:
     shares = counts[:, 1] / np.where(weights > 0, weights, 1.0)
 
     def evaluate(points: Array, which: Array) -> tuple[Array, Array, Array]:
-        value, gradient, hessian = batch_sums(features.T[None], shares[which], weights[which], points, offset)
+        value, gradient, hessian = batch_sums(features.T[None], shares[which], weights[which], points)
         np.einsum("pii->pi", hessian)[:] += ridge[which]
-        return value + 0.5 * (ridge[which] * points**2).sum(axis=1), gradient + ridge[which] * points, hessian
+        away = points - centre
+        return value + 0.5 * (ridge[which] * away**2).sum(axis=1), gradient + ridge[which] * away, hessian
 
-    return newton(evaluate, np.zeros(ridge.shape), np.full(ridge.shape[1], -np.inf), gap=ENOUGH)[0]
+    # saturated rows have no curvature
+    start = np.tile(np.minimum(centre, CURVED), (len(ridge), 1))
+    return newton(evaluate, start, np.full(ridge.shape[1], -np.inf), gap=ENOUGH)[0]
 
 
 def isotonic(values: Array, weights: Array) -> Array:

@@ -12,6 +12,7 @@ from calibrant.calibrators.base import Calibrator, of_inner
 from calibrant.calibrators.confusion import ConfusionScaling
 from calibrant.calibrators.learned import INNER, Learned
 from calibrant.calibrators.solvers.likelihood import Dense, search
+from calibrant.calibrators.solvers.temperature import fit_inverse_temperature
 from calibrant.core.arrays import Array, check_matrix, check_values
 from calibrant.core.errors import InputError
 from calibrant.core.rows import Rows
@@ -132,11 +133,11 @@ def estimate_prior(probabilities: Array, prior: Array) -> Array:
 
 
 @statistic
-def offset_sums(
-    logits: Array, labels: Array, weights: Array, direction: Array, point: Array
+def offset_sums(  # noqa: PLR0917 (a statistic takes its parameters by position)
+    logits: Array, labels: Array, weights: Array, direction: Array, unit: float, point: Array
 ) -> tuple[float, Array, Array]:
-    """Σ w·NLL of softmax(β·z + τ·v), its gradient (2,) and Hessian (2×2) by (β, τ): a statistic for `Rows.total`."""
-    scores = logits.astype(np.float64)
+    """Σ w·NLL of softmax(β·u·z + τ·v), its gradient (2,) and Hessian (2×2) by (β, τ); u is the unit of β."""
+    scores = unit * logits.astype(np.float64)
     return bent_sums(np.stack([scores, np.broadcast_to(direction, scores.shape)]), labels, weights, point)
 
 
@@ -145,8 +146,8 @@ def fit_offset(rows: Rows, direction: Array) -> float:
     if np.ptp(direction) < 1e-12:
         return 0.0
 
-    start, ridge = np.ones(2), 1e-12 * np.eye(2)
-    objective = Dense(lambda point, _: rows.total(offset_sums, direction, point), rows.total_weight, ridge, start)
+    start, ridge, unit = np.ones(2), 1e-12 * np.eye(2), fit_inverse_temperature(rows).value
+    objective = Dense(lambda point, _: rows.total(offset_sums, direction, unit, point), rows.total_weight, ridge, start)
     slope, weight = search(objective, start).point
     # scores that do not rank the classes say nothing of τ: the priors alone decide
-    return float(weight / slope) if slope > 0 else 1.0
+    return float(weight / (unit * slope)) if slope > 0 else 1.0

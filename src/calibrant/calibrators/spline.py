@@ -86,7 +86,7 @@ class SplineCalibration(
     def _fit_binary(self, rows: Rows) -> None:
         scores, n_knots = rows.logits.astype(np.float64), check_whole(self.n_knots, "n_knots", 3)
         knots = np.unique(weighted_quantile(np.linspace(*OUTER_SHARES, n_knots), scores, rows.weights))
-        if knots[-1] - knots[0] < 1e-9 * (1 + abs(knots[0])):
+        if knots[-1] - knots[0] <= 1e-9 * np.abs(knots).max():
             knots = np.array([knots[0], knots[0] + 1.0])
         ends = score_range(rows)
         found = fit_scores("SplineCalibration", rows, ends, line_columns, np.array([1.0, 0.0]))

@@ -145,7 +145,8 @@ def solve_inverse_temperature(moments: Moments, start: float, *, step_tolerance:
         proposed = beta + beta * step_size
         if abs(step_size) <= step_tolerance and abs(slope) <= NEAR_SLOPE:
             return InverseTemperature(proposed, trace, "", True)
-        if abs(slope) <= TOLERANCE and (low == 0 or math.isinf(high)):
+        # small logits at a small β also have a small slope, but even less curvature
+        if abs(slope) <= TOLERANCE and (low == 0 or (math.isinf(high) and higher[0] >= -slope)):
             return InverseTemperature(beta, trace, "0" if low > 0 else "infinity", True)
         following = _short(min(max(proposed, beta / 8), beta * 8))
         if not low < following < high or abs(slope / beta) > previous / 2:
