@@ -26,7 +26,7 @@ from calibrant.core.arrays import (
 )
 from calibrant.core.errors import InputError, warn_user
 from calibrant.core.rows import Rows, is_one_column
-from calibrant.core.schema import identifiers
+from calibrant.core.schema import cluster_codes, missing_clusters_note
 from calibrant.data import open_predictions
 from calibrant.data.chunks import file_rows
 from calibrant.data.source import ArraySource
@@ -100,7 +100,7 @@ def prepared(  # noqa: PLR0917
         if not predictions.spread:
             count_evidence(rows)
         rows.absent = predictions.absent
-        rows.clusters = None if rows.clusters is None else identifiers(rows.clusters, rows.n, "clusters")[0]
+        rows.clusters = _cluster_codes(rows.clusters, rows.n)
         calibrator.__dict__.pop("feature_names_in_", None)  # of an earlier fit
         # a fit that ranks or splits rows sees arrays: maps of files, not memory
         yield rows if predictions.flat or calibrator.additive else rows.whole()
@@ -133,8 +133,18 @@ def array_rows(calibrator: Any, given: Any, labels: Any, weights: Any, clusters:
             raise probabilities_error(len(scores), "logits", "give their logarithms, np.log(p)")
         labels = check_labels(labels, *scores.shape)
     check_names(calibrator, given, scores.reshape(len(scores), -1), reset=True)
-    codes = None if clusters is None else identifiers(clusters, len(scores), "clusters")[0]
+    codes = _cluster_codes(clusters, len(scores))
     return Rows(scores, labels, check_weights(weights, len(scores)), clusters=codes, settled=False)
+
+
+def _cluster_codes(clusters: Any, n_rows: int) -> Array | None:
+    """Number the clusters (n,), and warn of rows without a cluster id; None without clusters."""
+    if clusters is None:
+        return None
+    codes, n_missing = cluster_codes(clusters, n_rows)
+    if n_missing:
+        warn_user(missing_clusters_note(n_missing, n_rows))
+    return codes
 
 
 def device_rows(calibrator: Any, given: Any, labels: Any, weights: Any) -> Rows:

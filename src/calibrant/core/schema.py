@@ -351,6 +351,29 @@ def identifiers(values: Any, n_rows: int | None = None, name: str = "ids") -> tu
     return code, texts
 
 
+def cluster_codes(values: Any, n_rows: int | None = None) -> tuple[Array, int]:
+    """Number each row's cluster (n,), by first appearance, and count the rows without a cluster id.
+
+    A row without an id is independent of all others: it forms a cluster.
+
+    >>> codes, n_missing = cluster_codes(["a", None, "b", "", "a"])
+    >>> codes.tolist(), n_missing
+    ([0, 1, 2, 3, 0], 2)
+    """
+    codes, names = identifiers(values, n_rows, "clusters")
+    if MISSING not in names:
+        return codes, 0
+    missing = np.flatnonzero(codes == names.index(MISSING))
+    codes[missing] = len(names) + np.arange(len(missing))
+    return _by_appearance(codes)[1], len(missing)
+
+
+def missing_clusters_note(n_missing: int, n_rows: int) -> str:
+    """State how many rows have no cluster id, and how they are counted."""
+    verb = "has" if n_missing == 1 else "have"
+    return f"{n_missing:,} of {n_rows:,} rows {verb} no cluster id; each row without one counts as a separate cluster"
+
+
 def typed(cells: Array) -> Array:
     """Cells of a text file as numbers, where every one that is not empty is a number and none loses a digit.
 
@@ -372,6 +395,8 @@ def typed(cells: Array) -> Array:
 
 def _column(values: Any) -> Array:
     """An array (n,) of a sequence; numpy would make one type of numbers and texts, or a matrix of tuples."""
+    if isinstance(values, np.ma.MaskedArray):
+        return values.astype(object).filled(None)
     if isinstance(values, (list, tuple)):
         kinds = {type(value) for value in values}
         if len(kinds) > 1 or tuple in kinds:

@@ -26,7 +26,7 @@ from calibrant.core.arrays import (
 from calibrant.core.errors import InputError
 from calibrant.core.memory import spare_memory
 from calibrant.core.rows import Rows
-from calibrant.core.schema import FLAT, PERCENT, Schema, check_kind, resolve_task
+from calibrant.core.schema import FLAT, PERCENT, Schema, check_kind, cluster_codes, resolve_task
 from calibrant.core.softmax import log_odds, log_stored, sigmoid, softmax
 from calibrant.data.source import (
     ANY_LABELS,
@@ -297,7 +297,7 @@ class Predictions:
             weights = weights * self.weights[row]
         made = self.like(label_shares=None)._part(TakenSource(self.source, row), row, self._checked)
         made._labels, made.weights, made.notes, made.spread = label.astype(np.int64), weights, self.notes, True
-        made.clusters = row if self.clusters is None else made.clusters
+        made.clusters = row if self.clusters is None else cluster_codes(self.clusters)[0][row]
         return made
 
     def aligned(self, schema: Schema, mine: str = "the calibrator") -> Self:

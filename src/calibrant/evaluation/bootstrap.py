@@ -25,7 +25,7 @@ from scipy.special import betaincinv, pdtr
 
 from calibrant.core.arrays import Array, check_whole
 from calibrant.core.errors import InputError
-from calibrant.core.schema import identifiers
+from calibrant.core.schema import cluster_codes, missing_clusters_note
 from calibrant.core.threads import row_blocks
 from calibrant.metrics.top_label import increasing_root
 
@@ -108,8 +108,8 @@ class Resamples(NamedTuple):
 
 
 def column_of(predictions: Any, given: Any) -> Array:
-    """A value per row: a named column of the predictions, or what is given."""
-    return predictions.column(given) if isinstance(given, str) else np.asarray(given)
+    """A value per row: a named column of the predictions, or the given values."""
+    return predictions.column(given) if isinstance(given, str) else np.asanyarray(given)
 
 
 def sampled(
@@ -127,7 +127,9 @@ def sampled(
     weights, words, rows = predictions.weights, "", np.arange(predictions.n)
     clusters = predictions.clusters if cluster is None else column_of(predictions, cluster)
     if clusters is not None:
-        clusters, _ = identifiers(clusters, predictions.n, "clusters")
+        clusters, n_missing = cluster_codes(clusters, predictions.n)
+        if n_missing:
+            predictions = predictions.like(notes=(*predictions.notes, missing_clusters_note(n_missing, predictions.n)))
     if weights is not None and weights_are == "rows":
         words = f", weights sum to {weights.sum():,.8g}"
         predictions = predictions.like(weights=weights * (np.count_nonzero(weights) / weights.sum()))

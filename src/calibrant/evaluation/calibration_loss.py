@@ -13,6 +13,7 @@ from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.core.arrays import Array, check_counts, check_whole
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows
+from calibrant.core.schema import cluster_codes
 from calibrant.core.softmax import finite_log_odds, sigmoid, softplus
 from calibrant.core.zeros import log_floor_of, raised
 from calibrant.data import Predictions, open_predictions
@@ -145,10 +146,11 @@ def cross_validated(
         folded = replace(rows, labels=scores.argmax(axis=1))
     # rows of one cluster share a fold, because they are no independent check of each other
     if clusters is not None:
-        found, clusters = np.unique(clusters, return_inverse=True)
-        if len(found) < rows.n:
-            if len(found) < folds:
-                raise InputError(f"{len(found)} clusters are too few for {folds} folds: give fewer folds")
+        clusters, _ = cluster_codes(clusters)
+        n_clusters = clusters.max() + 1
+        if n_clusters < rows.n:
+            if n_clusters < folds:
+                raise InputError(f"{n_clusters} clusters are too few for {folds} folds: give fewer folds")
             # clusters are dealt by their number of rows
             folded = replace(folded, weights=None, clusters=clusters)
     fold, calibrated = content_folds(folded, folds, seed), np.empty_like(scores)

@@ -18,6 +18,7 @@ from calibrant.core import progress
 from calibrant.core.arrays import check_counts, check_whole
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import InputError, said
+from calibrant.core.schema import cluster_codes
 from calibrant.data import Predictions, open_parts, open_predictions
 from calibrant.data.chunks import SPILL_BYTES, flattened
 from calibrant.data.guards import shared_rows
@@ -289,7 +290,9 @@ def divided(
     shares = np.arange(1, cv) / cv if split is None else np.array([split])
     # clusters (or rows) are drawn in turn, and a part ends where they hold its share of the rows
     _, unit, sizes = np.unique(
-        np.arange(rows.n) if rows.clusters is None else rows.clusters, return_inverse=True, return_counts=True
+        np.arange(rows.n) if rows.clusters is None else cluster_codes(rows.clusters)[0],
+        return_inverse=True,
+        return_counts=True,
     )
     order = np.random.default_rng([seed, 31]).permutation(len(sizes))
     reached = np.cumsum(sizes[order]) - sizes[order] / 2

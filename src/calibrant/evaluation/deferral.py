@@ -8,7 +8,7 @@ import numpy as np
 
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
-from calibrant.core.schema import identifiers
+from calibrant.core.schema import cluster_codes
 from calibrant.evaluation.bootstrap import clopper_pearson
 from calibrant.evaluation.consistency import design_effect, row_mass
 from calibrant.evaluation.results import Comparison
@@ -77,7 +77,7 @@ def kept_worth(confidence: Any, correct: Any, weights: Any, clusters: Any) -> tu
     mass = row_mass(weights, len(confidence))
     curve, squares = (risk_coverage_curve(confidence, correct, one) for one in (mass, mass**2))
     if clusters is not None:
-        clusters, _ = identifiers(clusters, len(mass), "clusters")
+        clusters, _ = cluster_codes(clusters, len(mass))
     apart = mass * (1.0 - np.asarray(correct) - curve.risk[-1] - 1e-9)
     total = (mass.sum() * curve.coverage) ** 2 / (mass @ mass * squares.coverage)
     return curve, total / design_effect(apart, clusters)

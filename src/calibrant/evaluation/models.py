@@ -437,7 +437,16 @@ def _paired(
 def _contents(rows: Predictions) -> dict[str, Any]:
     """What paired rows share, whatever the model; an answer is right or wrong for one model."""
     labels = None if rows.task == "pairs" else rows.labels if rows.label_shares is None else rows.label_shares
-    return {"labels": labels, "weights": rows.weights, "clusters": rows.clusters, **rows.groups}
+    ids = {"clusters": rows.clusters, **rows.groups}
+    return {"labels": labels, "weights": rows.weights} | {word: _as_text(column) for word, column in ids.items()}
+
+
+def _as_text(ids: Array | None) -> Array | None:
+    """Identifiers as text, so that missing ones equal each other."""
+    if ids is None:
+        return None
+    codes, names = identifiers(ids)
+    return np.array(names)[codes]
 
 
 def short_names(names: list[str]) -> list[str]:

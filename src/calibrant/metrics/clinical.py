@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from calibrant.core.arrays import Array, as_array, check_choice, check_shape
 from calibrant.core.errors import InputError, warn_user
 from calibrant.core.rows import Rows, score_range
-from calibrant.core.schema import identifiers
+from calibrant.core.schema import cluster_codes
 from calibrant.core.softmax import sigmoid
 from calibrant.kernels.isotonic import isotonic_values, score_groups
 from calibrant.kernels.logistic import (
@@ -265,7 +265,7 @@ def curve(checked: Checked, predicted: Array, clusters: ArrayLike | None = None)
     point = fit_logistic(scaled, positive, weights, pull=pull).point
     covariance = np.linalg.pinv(logistic_sums(scaled, positive, weights, point)[2] + pull.strength, hermitian=True)
     if clusters is not None:
-        own, rows = identifiers(clusters, len(positive), "clusters")[0], np.vstack([scaled, np.ones_like(positive)])
+        own, rows = cluster_codes(clusters, len(positive))[0], np.vstack([scaled, np.ones_like(positive)])
         count, gaps = own.max() + 1, checked.mass * (sigmoid(point @ rows) - positive)
         sums = np.stack([np.bincount(own, gaps * column) for column in rows])
         covariance = covariance @ (sums @ sums.T * count / max(count - 1, 1)) @ covariance
