@@ -26,11 +26,10 @@ from scipy.stats import binom
 from calibrant.data import Predictions
 from calibrant.evaluation.bootstrap import draw, sampled
 from calibrant.evaluation.calibration_loss import mendable
-from calibrant.evaluation.consistency import consistency_test
+from calibrant.evaluation.consistency import CLASS_SHARE, consistency_test
 from calibrant.evaluation.evidence import count_evidence
 from calibrant.evaluation.groups import group_analysis, make_grouping
-from calibrant.evaluation.measure import CLASS_SHARE
-from calibrant.evaluation.scoring import classwise_p_value, scan_predictions
+from calibrant.evaluation.scoring import classwise_test, scan_predictions
 from calibrant.monitor import Monitor
 
 LEVEL, POINTS = 0.05, 0.05
@@ -186,7 +185,7 @@ class Classes:
         test = consistency_test(columns.confidence, columns.correct, draws=400, clusters=rows.clusters, seed=seed)
         said = {
             "ECE": test.p_value < (1 - CLASS_SHARE) * LEVEL,
-            "classes": classwise_p_value(seen, 15, seed) < CLASS_SHARE * LEVEL,
+            "classes": classwise_test(seen, 15, seed, CLASS_SHARE).significant,
             "loss": loss is not None and loss.beyond_noise,
         }
         return said | {"verdict": any(said.values())}

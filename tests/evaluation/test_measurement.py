@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib.resources import files
 
 import jsonschema
@@ -14,9 +15,9 @@ from calibrant.data import Predictions
 from calibrant.evaluation.bootstrap import draw
 from calibrant.evaluation.compare import compare
 from calibrant.evaluation.consistency import consistency_test
-from calibrant.evaluation.measure import measure, verdict
-from calibrant.evaluation.results import NoiseFloor
-from calibrant.evaluation.scoring import classwise_p_value, scan_predictions
+from calibrant.evaluation.measure import measure
+from calibrant.evaluation.scoring import classwise_test, scan_predictions
+from calibrant.evaluation.verdict import describe_gap
 from calibrant.metrics import METRICS
 
 SCHEMA = json.loads((files("calibrant") / "schemas" / "measure.json").read_text())
@@ -83,7 +84,7 @@ def test_verdict(scale, words):
 
 
 def test_verdict_names_both_directions_when_they_cancel():
-    text = verdict(0.06, 0.04, NoiseFloor(0.01, 0.005, 0.02, 0.018, 0.001, 999))
+    text = describe_gap(0.06, 0.04)
     assert "overconfident by 6.0" in text
     assert "underconfident by 4.0" in text
 
@@ -152,7 +153,8 @@ def test_a_good_verdict_needs_classes_and_loss_to_agree(monkeypatch):
     assert found.calibration_loss.beyond_noise
     assert found.verdict.startswith("miscalibrated by class: a classwise ECE of 1")
     # without the test of the classes the log loss still disagrees
-    monkeypatch.setattr("calibrant.evaluation.measure.classwise_p_value", lambda *_: 1.0)
+    blind = replace(found.noise_floor, p_value=1.0)
+    monkeypatch.setattr("calibrant.evaluation.verdict.classwise_test", lambda *_, **__: blind)
     found = measure(predictions, resamples=100)
     assert found.verdict.startswith("miscalibrated: a map can fix 0.0")
     probabilities, labels = opposed(3000, 0.0)
@@ -204,13 +206,13 @@ def test_the_test_of_all_classes_holds_its_level(weighted):
         drawn = draw(400, 1, 0)
         given = Predictions(probabilities=probabilities, labels=labels, weights=weights)
         rows = scan_predictions(given, drawn, n_bins=15)
-        found.append(classwise_p_value(rows, 15, seed))
+        found.append(classwise_test(rows, 15, seed).p_value)
         if seed < 20:
             tilted = probabilities + np.array([0.2, 0, 0, 0])
             rows = scan_predictions(
                 Predictions(probabilities=tilted / 1.2, labels=labels, weights=weights), drawn, n_bins=15
             )
-            seen.append(classwise_p_value(rows, 15, seed))
+            seen.append(classwise_test(rows, 15, seed).p_value)
     assert np.mean(np.array(found) < 0.05) <= 0.1
     assert 0.4 < np.mean(found) < 0.6
     assert max(seen) < 0.01

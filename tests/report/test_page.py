@@ -22,10 +22,10 @@ from calibrant.core.errors import InputError
 from calibrant.data import Predictions
 from calibrant.evaluation.compare import compare
 from calibrant.evaluation.consistency import reliability_bins
-from calibrant.evaluation.measure import verdict
 from calibrant.evaluation.models import compare_models
 from calibrant.evaluation.results import Comparison
 from calibrant.evaluation.tables import Estimate, Figures
+from calibrant.evaluation.verdict import CALIBRATED, describe_gap
 from calibrant.kernels.rows import RowColumns
 from calibrant.metrics import flexible_calibration
 from calibrant.report import page_data, usage
@@ -142,7 +142,8 @@ def test_usage_names_the_winner_in_three_ways(comparison: Comparison) -> None:
 def test_verdict_says_what_the_test_says(comparison: Comparison, p_value: float, words: str) -> None:
     first = comparison.rows[0]
     floor = replace(first.noise_floor, p_value=p_value)
-    changed = replace(comparison, rows=(replace(first, noise_floor=floor), *comparison.rows[1:]))
+    first = replace(first, noise_floor=floor, calibration=CALIBRATED)
+    changed = replace(comparison, rows=(first, *comparison.rows[1:]))
     first = answers(changed)[0]
     assert words in first.short + first.detail
 
@@ -538,7 +539,7 @@ def test_page_and_measure_name_the_same_direction(
     changed = replace(before, metrics=Figures(before.metrics | parts), noise_floor=floor)
     rows = tuple(changed if row is before else row for row in comparison.rows)
     assert answers(replace(comparison, rows=rows))[0].short == f"No, it is {page}"
-    assert verdict(over, under, floor).endswith(line)
+    assert describe_gap(over, under).endswith(line)
 
 
 def test_a_model_that_a_map_mends_is_not_called_calibrated() -> None:

@@ -29,8 +29,9 @@ from calibrant.cli.verbs import (
 )
 from calibrant.core.errors import InputError
 from calibrant.engines.engine import opened
-from calibrant.evaluation.measure import CALIBRATED, TOO_FEW, Measurement
+from calibrant.evaluation.measure import Measurement
 from calibrant.evaluation.tables import Cell, Estimate, Row, Table, bounds, figure, plain, raised_words
+from calibrant.evaluation.verdict import CALIBRATED
 from calibrant.metrics.record import facts, number
 
 BAR = 40
@@ -250,8 +251,9 @@ def _largest(out: Output, table: Table, columns: Sequence[str], most: int | None
 
 def _verdict(out: Output, result: Measurement) -> None:
     floor, ece = result.noise_floor, result.metrics["ece"]
-    marks = {TOO_FEW: ("?", GREY), CALIBRATED: ("✓", GREEN)}
-    mark, color = marks.get(result.verdict, ("!", ORANGE))
+    mark, color = ("?", GREY) if result.too_few_rows else ("!", ORANGE)
+    if result.verdict == CALIBRATED:
+        mark, color = "✓", GREEN
     out.print(Text.assemble((f"{mark} ", f"bold {color}"), (result.verdict, "bold")))
     out.print(
         f"  ECE {number('ece', ece.value)}% {bounds('ece', ece)}\n"

@@ -396,7 +396,9 @@ def typed(cells: Array) -> Array:
 def _column(values: Any) -> Array:
     """An array (n,) of a sequence; numpy would make one type of numbers and texts, or a matrix of tuples."""
     if isinstance(values, np.ma.MaskedArray):
-        return values.astype(object).filled(None)
+        column = np.array(values.data, object)
+        column[np.ma.getmaskarray(values)] = None
+        return column
     if isinstance(values, (list, tuple)):
         kinds = {type(value) for value in values}
         if len(kinds) > 1 or tuple in kinds:

@@ -113,14 +113,15 @@ def column_of(predictions: Any, given: Any) -> Array:
 
 
 def sampled(
-    predictions: Any, columns: dict[str, Array] | None, cluster: Any, weights_are: str
+    predictions: Any, columns: dict[str, Array] | None, cluster: Any, weights_are: str, *, one_cluster: bool = False
 ) -> tuple[Any, dict[str, Array] | None, Array | None, str]:
     """Predictions whose weights sum to the number of sampling units, and words on their weights.
 
     Rows are the units, whatever they weigh; with "counts" every copy of a row is one. Between them, the columns of
     groups and the clusters, numbered by first appearance, of the rows that figures are made of: a row of many labels,
     or with label shares, stands for several of them, which share its group and form a cluster. They are None where
-    there are none, or every row is a cluster of its own.
+    there are none, or every row is a cluster of its own. A single cluster, of which there are no resamples, is an error
+    unless `one_cluster` is set.
     """
     if weights_are not in ("rows", "counts"):
         raise InputError(f"weights_are must be 'rows' or 'counts', got {weights_are!r}")
@@ -149,7 +150,7 @@ def sampled(
     if clusters is not None:
         # rows keep their order, and numbers of rows that are left out go
         found, clusters = np.unique(clusters, return_inverse=True)
-        if len(found) == 1 < len(rows):
+        if len(found) == 1 < len(rows) and not one_cluster:
             raise InputError("all rows are in one cluster: at least 2 are needed, and intervals need some 20 or more")
         clusters = clusters if len(found) < len(rows) else None
     return predictions, columns and {name: column[rows] for name, column in columns.items()}, clusters, words

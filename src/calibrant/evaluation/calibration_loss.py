@@ -1,7 +1,7 @@
 """By how much a recalibration would lower a score: the cross-validated excess risk, by any map or by a quick one."""
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,9 @@ from calibrant.core.zeros import log_floor_of, raised
 from calibrant.data import Predictions, open_predictions
 from calibrant.data.predictions import CHUNK_BYTES
 from calibrant.data.source import ArraySource
+from calibrant.evaluation.few_clusters import count_clusters, mean_error, needs_t_interval, t_quantile
 from calibrant.evaluation.tables import Json, PlainData
+from calibrant.metrics.clinical import Z_95
 from calibrant.metrics.inputs import Checked
 
 UNITS = {"nll": "nats", "brier": "Brier units"}
@@ -33,6 +35,8 @@ class CalibrationLoss(PlainData):
     """What a recalibration would take off the score; below 0 where it would add to it."""
     standard_error: float
     """Of the value, over rows, whatever they weigh (or over clusters of rows)."""
+    reach: float = field(default=Z_95, kw_only=True)
+    """Half-width of the 95% interval in standard errors; over few clusters a quantile of Student's t."""
     score: float
     """The score of the predictions as they are."""
     refinement: float
@@ -49,7 +53,7 @@ class CalibrationLoss(PlainData):
     @property
     def beyond_noise(self) -> bool:
         """Is the value above 0 by more than its 95% interval?"""
-        return self.value > 1.96 * self.standard_error
+        return self.value > self.reach * self.standard_error
 
     def to_dict(self) -> Json:
         """All fields by name, and whether the value is beyond noise."""
@@ -61,8 +65,8 @@ class CalibrationLoss(PlainData):
             "miscalibration, which a map can fix; the rest is the model's"
         )
 
-    def sentence(self, n: int, log_loss: float) -> str:
-        """What was found, and how, for a reader of the other figures: n rows with this log loss."""
+    def sentence(self, n: int, log_loss: float, *, calibrated: bool) -> str:
+        """State the loss and its method, given n rows with this log loss; `calibrated` is the verdict on them."""
         digits = int(np.clip(np.ceil(-np.log10(self.standard_error)), 3, 8)) if self.standard_error > 0 else 3
         how = f"{self.calibrator}, {self.folds} folds"
         if self.n < n:
@@ -71,7 +75,9 @@ class CalibrationLoss(PlainData):
             how += ", zeros counted as half the smallest positive value"
         error, whole = f"± {self.standard_error:.{digits}f}", f"{self.score:.{digits}f} nats"
         if not self.beyond_noise:
-            return f"no miscalibration beyond noise ({error}) in the {whole} ({how})"
+            if calibrated:
+                return f"no miscalibration beyond noise ({error}) in the {whole} ({how})"
+            return f"a map lowers the log loss of {whole} by no more than noise ({error}) ({how})"
         return (
             f"{self.value:.{digits}f} {error} of the {whole} are miscalibration, which a map can fix; the rest is the "
             f"model's ({how})"
@@ -167,11 +173,13 @@ def cross_validated(
     mass, gain = rows.mass(), before - after
     value, whole, rest = (float(np.average(column, weights=mass)) for column in (gain, before, after))
     # what each row, whatever it weighs, or each cluster adds to the deviation of the mean
-    centred = mass * (gain - value)
-    if clusters is not None:
-        centred = np.bincount(clusters, centred)
-    error = float(np.linalg.norm(centred) / mass.sum())
-    return CalibrationLoss(value, error, whole, rest, score, name, folds, opened.n)
+    centred, reach = mass * (gain - value), Z_95
+    if clusters is not None and clusters.max() + 1 < rows.n and needs_t_interval(count_clusters(clusters, mass)):
+        error, freedom = mean_error(centred, mass, clusters)
+        reach = float(t_quantile(freedom))
+    else:
+        error = float(np.linalg.norm(centred if clusters is None else np.bincount(clusters, centred)) / mass.sum())
+    return CalibrationLoss(value, error, whole, rest, score, name, folds, opened.n, reach=reach)
 
 
 def _losses(scores: Array, labels: Array, score: str) -> Array:

@@ -24,10 +24,11 @@ from calibrant.data.chunks import SPILL_BYTES, flattened
 from calibrant.data.guards import shared_rows
 from calibrant.data.source import ArraySource
 from calibrant.engines.engine import Engine
-from calibrant.evaluation.bootstrap import column_of, draw, sampled
-from calibrant.evaluation.consistency import consistency_test
+from calibrant.evaluation.bootstrap import Resamples, column_of, draw, sampled
 from calibrant.evaluation.evidence import count_evidence
+from calibrant.evaluation.few_clusters import count_clusters, few_clusters_notes
 from calibrant.evaluation.groups import (
+    Grouping,
     columns_by,
     common_groups,
     group_differences,
@@ -35,10 +36,12 @@ from calibrant.evaluation.groups import (
     row_groups,
     split_name,
 )
+from calibrant.evaluation.intervals import ScannedRows
 from calibrant.evaluation.results import TOO_FEW_TO_COMPARE, Comparison, MethodRow
 from calibrant.evaluation.scoring import Chosen, chosen_metrics, class_profile, estimated, scan_predictions, zero_notes
 from calibrant.evaluation.tables import Figures, Json, figure
-from calibrant.metrics.record import facts, sign
+from calibrant.evaluation.verdict import judge_calibration, run_ece_test
+from calibrant.metrics.record import Metric, facts, sign
 from calibrant.metrics.selective import reversed_share
 
 TIE_TAIL = 0.025
@@ -148,7 +151,19 @@ def compare(
     fit_rows = val.rows() if small else None
     scan = partial(scan_predictions, drawn=drawn, n_bins=n_bins, engine=engine)
     as_given, found = scan(test), []
-    before = as_given.columns()
+    before, n_clusters = as_given.columns(), count_clusters(clusters, as_given.mass)
+    size: Json = {"task": test.task, "n_classes": test.n_classes, "n_rows": given.n}
+    measure_row = partial(
+        _measure_row,
+        measured=measured,
+        drawn=drawn,
+        size=size,
+        grouping=grouping,
+        seed=seed,
+        weights=seen.weights,
+        clusters=clusters,
+        n_bins=n_bins,
+    )
     for name, calibrator in progress.each("comparing methods", chosen):
         started = time.perf_counter()
         raw = isinstance(calibrator, Identity)  # measured as it is: what a zero counts as is for those who learn
@@ -164,33 +179,25 @@ def compare(
                     rows = scan(_cross_fitted(calibrator, val, test, groups, engine))
                 else:
                     rows = scan(test, calibrator=fitted, codes=codes)
-                figures, draws, _ = estimated(measured, rows, drawn, n_bins, paired=True)
+                row = measure_row(rows, raw)
         except Exception as error:
             reason = " ".join(f"{error}".split()) or type(error).__name__
             found.append(MethodRow(name, error=reason, fit_seconds=time.perf_counter() - started))
             continue
         if val.kind == "probabilities" and isinstance(fitted, Calibrator) and fitted.requires_logits:
             heard["made for logits, fitted on logarithms of probabilities"] += 1
-        # thirty methods of a million rows are kept side by side: no wider than what diagrams can show
-        whole = rows.columns()
-        narrow = {name: getattr(whole, name).astype(np.float32) for name in ("nll", "brier")}
-        columns = whole._replace(prediction=whole.prediction.astype(np.int32), entropy=np.empty(0), **narrow)
+        columns = rows.columns()
         notes += zero_notes(columns.nll) if raw else []
         found.append(
-            MethodRow(
-                name,
+            replace(
+                row,
+                method=name,
                 calibrator=fitted,
-                metrics=figures,
                 fit_seconds=seconds,
                 n_parameters=n_parameters,
-                columns=columns,
-                draws=draws,
-                classes=class_profile(rows, n_bins),
                 warnings=tuple(also if raw else heard | also),
                 changed_predictions=float(np.average(columns.prediction != before.prediction, weights=seen.weights)),
                 changed_rankings=reversed_share(before.confidence, columns.confidence),
-                noise_floor=consistency_test(columns.confidence, columns.correct, seed=seed, **shared),
-                groups=grouping and row_groups(rows, grouping, resamples=resamples, **shared),
             )
         )
     floors = {row.method: row.noise_floor for row in found if row.error is None}
@@ -208,15 +215,49 @@ def compare(
         resamples=resamples,
         seed=seed,
         task=test.task,
-        warnings=(*given.notes, *notes),
+        warnings=(*given.notes, *few_clusters_notes(n_clusters, given.n), *notes),
         division=division,
         shares_rows=bool(same),
-        too_few_rows=count_evidence(
-            before.correct, seen.weights, clusters, task=test.task, n_classes=test.n_classes, n_rows=given.n
-        ).shortage,
+        too_few_rows=count_evidence(before.correct, seen.weights, clusters, **size).shortage,
+        n_clusters=None if n_clusters == given.n else n_clusters,
         grouping=grouping,
     )
     return judged(comparison)
+
+
+def _measure_row(
+    rows: ScannedRows,
+    raw: bool,
+    *,
+    measured: Sequence[Metric],
+    drawn: Resamples,
+    size: Json,
+    grouping: Grouping | None,
+    seed: int,
+    weights: Any,
+    clusters: Any,
+    n_bins: int,
+) -> MethodRow:
+    """Metrics, test of calibration, groups and columns of rows; with a verdict if they are uncalibrated (`raw`)."""
+    figures, draws, _ = estimated(measured, rows, drawn, n_bins, paired=True)
+    floor, figures = run_ece_test(rows, figures, clusters, n_bins=n_bins, seed=seed)
+    columns, calibration = rows.columns(), ""
+    if raw:
+        evidence = count_evidence(columns.correct, weights, clusters, stated=columns.confidence, **size)
+        calibration, figures = judge_calibration(rows, floor, evidence, figures, n_bins=n_bins, seed=seed)
+    # float32 is enough for diagrams, and thirty methods of a million rows must fit in memory
+    narrow = {name: getattr(columns, name).astype(np.float32) for name in ("nll", "brier")}
+    analysis: Json = {"weights": weights, "clusters": clusters, "n_bins": n_bins, "resamples": len(drawn.counts)}
+    return MethodRow(
+        "",
+        metrics=figures,
+        calibration=calibration,
+        columns=columns._replace(prediction=columns.prediction.astype(np.int32), entropy=np.empty(0), **narrow),
+        draws=draws,
+        classes=class_profile(rows, n_bins),
+        noise_floor=floor,
+        groups=grouping and row_groups(rows, grouping, **analysis),
+    )
 
 
 def open_halves(model: Any, told: Mapping[str, Any]) -> Halves:

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
+from scipy.special import stdtr
 
 from calibrant.core.arrays import Array
 from calibrant.core.bins import check_n_bins, total_gap, width_index
 from calibrant.evaluation.bootstrap import in_blocks
-from calibrant.evaluation.tables import PlainData
+from calibrant.evaluation.few_clusters import count_clusters, mean_error, needs_t_interval
+from calibrant.evaluation.tables import Estimate, PlainData
 from calibrant.kernels.bins import index_sums
 from calibrant.metrics.clinical import Z_95
 from calibrant.metrics.top_label import Reliability, bin_index, reliability
@@ -29,8 +31,9 @@ class NoiseFloor(PlainData):
     """The ECE a perfectly calibrated model with these confidences would show at this n, and the consistency test.
 
     `mean`, `low` and `high` describe the ECE over label sets re-drawn from the confidences (2.5% and 97.5%
-    quantiles), `critical` its 95% quantile; `p_value` is (1 + #{drawn ECE ≥ observed}) / (draws + 1). Where `measure`
-    tests the classes too, it divides `p_value` by the share of the level that the ECE keeps.
+    quantiles), `critical` the largest ECE that is no evidence of miscalibration; `p_value` is
+    (1 + #{drawn ECE ≥ observed}) / (draws + 1), divided by the share of the level that the ECE gets if all classes are
+    tested as well. With fewer than 20 clusters half of the level goes to a t test of the mean gap.
     """
 
     mean: float
@@ -40,7 +43,25 @@ class NoiseFloor(PlainData):
     p_value: float
     draws: int
 
+    @property
+    def significant(self) -> bool:
+        """Is the error more than chance? Verdicts and the interval of the ECE follow this test."""
+        return self.p_value < SIGNIFICANCE
 
+    def restrict(self, ece: Estimate) -> Estimate:
+        """Return the ECE with an interval that starts at 0 unless the test rejects calibration.
+
+        If it does, the interval starts above 0: an observed ECE exceeds the true one by at most the ECE of the noise,
+        which is below `critical`.
+        """
+        if not np.isfinite(ece.low):
+            return ece
+        low = max(ece.low, ece.value - self.critical, np.finfo(float).tiny) if self.significant else 0.0
+        return replace(ece, low=low)
+
+
+CLASS_SHARE = 0.2
+"""Share of the level that the test of all classes gets."""
 ROW_DRAWS_LIMIT = 25_000_000
 """Rows × draws up to which every row is drawn by itself."""
 CELLS = 2048
@@ -56,6 +77,7 @@ def consistency_test(
     draws: int = 1000,
     seed: int = 0,
     clusters: Array | None = None,
+    share: float = 1.0,
 ) -> NoiseFloor:
     """Noise floor and p-value of the equal-width top-label ECE.
 
@@ -67,6 +89,7 @@ def consistency_test(
     weights : row weights (n,) or None.
     clusters : the cluster of each row (n,), numbered from 0, or None. Labels of one cluster are not independent, so
         the residuals Σ w(c − a) of whole clusters are multiplied at random instead (`cluster_sums`).
+    share : share of the level that this test gets; the p-value is divided by it.
 
     Examples
     --------
@@ -87,9 +110,30 @@ def consistency_test(
     observed = total_gap(stated - right, total)
     if clusters is None:
         gaps = stated - drawn_right(confidence, index, n_bins, weights, draws=draws, seed=seed)
-    else:
-        gaps = cluster_sums(index, confidence, correct, mass, clusters, n_bins, draws=draws, seed=seed)
-    return noise_floor(total_gap(gaps, total), observed)
+        return noise_floor(total_gap(gaps, total), observed, share)
+    gaps = cluster_sums(index, confidence, correct, mass, clusters, n_bins, draws=draws, seed=seed)
+    if not needs_t_interval(count_clusters(clusters, mass)):
+        return noise_floor(total_gap(gaps, total), observed, share)
+    # over few clusters the test of the bins has hardly any power
+    floor = noise_floor(total_gap(gaps, total), observed, share / 2)
+    p_value = mean_gap_p_value(confidence, correct, mass, clusters) / (share / 2)
+    return replace(floor, p_value=min(1.0, p_value, floor.p_value))
+
+
+def mean_gap_p_value(confidence: Array, correct: Array, mass: Array, clusters: Array) -> float:
+    """Compute the p-value of the t test over clusters that mean confidence equals accuracy.
+
+    The variance is at least the one that the stated confidences imply for independent rows, because few or no errors
+    may have been seen. A single cluster gives 1.
+    """
+    gap, total = confidence - correct, mass.sum()
+    mean = float(mass @ gap / total)
+    error, freedom = mean_error(mass * (gap - mean), mass, clusters)
+    implied = np.sqrt(mass**2 @ (confidence * (1 - confidence))) / total
+    error = np.fmax(error, implied)
+    if not np.isfinite(freedom) or error == 0:
+        return 1.0
+    return float(2 * stdtr(freedom, -abs(mean) / error))
 
 
 def row_mass(weights: Any, n_rows: int) -> Array:
@@ -115,11 +159,14 @@ def direction(over: float, under: float) -> int:
     return 0 if abs(net) < (over + under) / 2 else 1 if net > 0 else -1
 
 
-def noise_floor(errors: Array, observed: float) -> NoiseFloor:
-    """The floor and the p-value from the errors (R,) that chance alone gives."""
+def noise_floor(errors: Array, observed: float, share: float = 1.0) -> NoiseFloor:
+    """The floor and the p-value, at a share of the level, from the errors (R,) of calibrated models."""
     # sums taken in another order differ in the last bits: a tie must count as a tie
-    p_value = (1 + int((errors >= observed - 1e-12).sum())) / (len(errors) + 1)
-    low, critical, high = np.quantile(errors, [0.025, 0.95, 0.975]).tolist()
+    p_value = min(1.0, (1 + int((errors >= observed - 1e-12).sum())) / (len(errors) + 1) / share)
+    # the most errors above the observed one with which the p-value is significant
+    most = max(int(np.ceil(SIGNIFICANCE * share * (len(errors) + 1))) - 2, 0)
+    critical = float(np.partition(errors, -most - 1)[-most - 1])
+    low, high = np.quantile(errors, [0.025, 0.975]).tolist()
     return NoiseFloor(float(errors.mean()), low, high, critical, p_value, len(errors))
 
 

@@ -7,9 +7,11 @@ import numpy as np
 from calibrant.core.arrays import Array
 from calibrant.evaluation.bootstrap import clopper_pearson
 from calibrant.evaluation.consistency import FEWEST_ERRORS, FEWEST_ROWS, design_effect, row_mass
+from calibrant.evaluation.few_clusters import VERDICT_CLUSTERS, count_clusters, mean_error, needs_t_interval, t_quantile
 from calibrant.evaluation.tables import NAN, PlainData
 from calibrant.metrics.clinical import Z_95
 
+TOO_FEW = "too few rows to tell"
 MORE_ROWS = 6
 """Factor of the larger sample for which the precision is stated as well; it is rounded up to one digit."""
 
@@ -33,6 +35,7 @@ class Evidence:
         labels the rarer outcome of any label.
     effective_events : the same as the number of equally weighted units with this variance.
     outcome : words for the outcome, see `OUTCOMES`.
+    few_clusters : the number of clusters in words if they are too few for a verdict on calibration; else empty.
     """
 
     n: int
@@ -40,10 +43,20 @@ class Evidence:
     events: int
     effective_events: float
     outcome: tuple[str, str]
+    few_clusters: str = ""
+
+    @property
+    def undecided(self) -> str:
+        """The verdict on calibration if there is too little evidence for another one; else empty."""
+        if self.few_clusters:
+            return f"{self.few_clusters} are too few to tell"
+        return TOO_FEW if self.shortage else ""
 
     @property
     def shortage(self) -> str:
         """Reason why these rows are too few for a verdict; empty if they are enough."""
+        if self.few_clusters:
+            return self.few_clusters
         if self.n < FEWEST_ROWS:
             return f"{self.n} {self.unit if self.n != 1 else self.unit[:-1]}"
         if self.effective_events >= FEWEST_ERRORS:
@@ -73,7 +86,7 @@ def count_evidence(
     clusters : the cluster of each row (n,), numbered from 0, or None. Clusters are counted instead of rows.
     n_classes, n_rows : number of labels of a multilabel task; number of rows of the user, if `correct` has more.
     stated : the probabilities (n,) of `correct`, for a verdict on calibration. Expected outcomes then count as observed
-        ones do, and 30 rows suffice, because the test of calibration accounts for clusters itself.
+        ones do, and 30 rows in 6 clusters suffice, because the test of calibration accounts for clusters itself.
 
     Examples
     --------
@@ -101,12 +114,13 @@ def count_evidence(
     effective = _effective_count(unit_mass, events)
     n = int(np.count_nonzero(unit_mass))
     word = "rows" if clusters is None or n == n_rows else "clusters"
+    few = f"{n} {word}" if stated is not None and clusters is not None and n < VERDICT_CLUSTERS else ""
     if stated is not None:
         chance = np.where(rarer[column], stated, 1 - stated)
         joined = design_effect(mass * (stated - right), clusters)
         effective = max(effective, _effective_count(mass, chance) / joined)
         n, word = int(counted.sum()), "rows"
-    return Evidence(n, word, int(events.sum()), effective, OUTCOMES[task][int(rarer[0])])
+    return Evidence(n, word, int(events.sum()), effective, OUTCOMES[task][int(rarer[0])], few)
 
 
 def _effective_count(mass: Array, share: Array) -> float:
@@ -121,8 +135,8 @@ class Precision(PlainData):
     Attributes
     ----------
     n, unit : number of independent units; "rows" or "clusters".
-    half_width : 1.96 standard errors; NaN if no unit has the decisive outcome, because the losses of such units are
-        then missing from the standard error.
+    half_width : 1.96 standard errors, or that of a t interval over few clusters; NaN if no unit has the decisive
+        outcome, because the losses of such units are then missing from the standard error.
     highest_share : without such a unit, the end of the exact 95% interval of its share; else NaN.
     text : one sentence.
     """
@@ -156,9 +170,13 @@ def loss_precision(
         return Precision(n, unit, NAN, share, f"{text}; {more:,} {unit} would limit it to {larger:.1%}")
     losses = losses.astype(np.float64)
     residual = mass * (losses - np.average(losses, weights=mass))
-    sums = residual if clusters is None else np.bincount(clusters, residual)
-    half_width = Z_95 * float(np.sqrt(sums @ sums * n / max(n - 1, 1))) / float(mass.sum())
-    now, then = (_one_digit(one) for one in (half_width, half_width * np.sqrt(n / more)))
+    if clusters is not None and needs_t_interval(count_clusters(clusters, mass)):
+        error, freedom = mean_error(residual, mass, clusters)
+        half_width, larger = float(t_quantile(freedom)) * error, Z_95 * error
+    else:
+        sums = residual if clusters is None else np.bincount(clusters, residual)
+        half_width = larger = Z_95 * float(np.sqrt(sums @ sums * n / max(n - 1, 1))) / float(mass.sum())
+    now, then = (_one_digit(one) for one in (half_width, larger * np.sqrt(n / more)))
     text = f"{n:,} {unit} determine the log loss to ±{now}; {more:,} {unit} would give ±{then}"
     return Precision(n, unit, half_width, NAN, text)
 

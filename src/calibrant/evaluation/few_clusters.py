@@ -26,14 +26,18 @@ def needs_t_interval(n_clusters: int | None) -> bool:
     return n_clusters is not None and n_clusters < BOOTSTRAP_CLUSTERS
 
 
-def few_clusters_note(n_clusters: int | None) -> str:
-    """State which intervals are missing, and why; empty if there are enough clusters."""
+def few_clusters_notes(n_clusters: int | None, n_rows: int) -> list[str]:
+    """State which intervals are missing, and why; no note if there are enough clusters.
+
+    n_rows : number of rows of the user, which are the clusters if each of them stands for several outcomes.
+    """
     if not needs_t_interval(n_clusters):
-        return ""
-    return (
-        f"{n_clusters} clusters: means have t intervals over clusters; other metrics have no interval, because a "
-        f"bootstrap needs at least {BOOTSTRAP_CLUSTERS} clusters"
-    )
+        return []
+    word = "rows" if n_clusters == n_rows else "clusters"
+    return [
+        f"{n_clusters} {word}: means have t intervals, and other metrics have no interval (they need "
+        f"{BOOTSTRAP_CLUSTERS} {word})"
+    ]
 
 
 def mean_errors(deviations: csr_array, weights: csr_array) -> tuple[Array, Array]:

@@ -24,6 +24,7 @@ from calibrant.evaluation.bootstrap import (
     inverted_interval,
     percentile_interval,
 )
+from calibrant.evaluation.few_clusters import count_clusters, mean_error, needs_t_interval, t_quantile
 from calibrant.kernels.isotonic import ScoreGroups
 from calibrant.metrics.classwise import class_loss_sums, class_sums, probability_block
 from calibrant.metrics.clinical import spline_knots
@@ -128,6 +129,9 @@ class Intervals:
         tables = [rule.table if isinstance(rule, Gaps) else "" for rule in rules if isinstance(rule, Gaps | Redrawn)]
         if tables:
             self.cells = Cells(rows, drawn, n_bins, 1 if all(one in BINS for one in tables) else FINE_CELLS)
+        # clusters, unless every row is drawn by itself; few clusters are all drawn
+        clusters = drawn.unit if drawn.counts.shape[1] < len(drawn.unit) else None
+        self.n_clusters = count_clusters(clusters, rows.mass[drawn.rows])
         self.columns = list(dict.fromkeys(rule.column for rule in rules if isinstance(rule, Mean)))
         if self.columns:
             columns = [rows.column(name)[drawn.rows].astype(np.float64) for name in self.columns]
@@ -137,6 +141,8 @@ class Intervals:
     def of(self, metric: Metric, figure: Figure, value: float) -> Found:
         """Interval and draws of one figure."""
         rule, drawn, draws = figure.interval, self.drawn, np.empty(0)
+        if needs_t_interval(self.n_clusters):
+            return (self._t_interval(rule, value) if isinstance(rule, Mean) else (np.nan, np.nan)), draws
         if isinstance(rule, Gaps):
             return self._gaps(rule, value)
         if isinstance(rule, ClassGaps):
@@ -166,6 +172,22 @@ class Intervals:
             if count * min(value, 1 - value) < FEW_ERRORS:
                 return clopper_pearson(count * value, count), draws
         return percentile_interval(draws, value), draws
+
+    def _t_interval(self, rule: Mean, value: float) -> Interval:
+        """Interval of a mean over few clusters: Student's t, or that of a share if few rows are wrong or right."""
+        column, mass = self.rows.column(rule.column).astype(np.float64), self.rows.mass
+        error, freedom = mean_error(mass * (column - value), mass, self.drawn.unit)
+        reach = float(t_quantile(freedom))
+        if rule.share and np.isfinite(error):
+            # rows of equal weight that would be as noisy, and fewer because their noise is estimated from few clusters
+            # (Korn & Graubard 1998)
+            kish = mass.sum() ** 2 / (mass**2).sum()
+            count = min(kish, value * (1 - value) / error**2 if error > 0 else self.n_clusters)
+            if count * min(value, 1 - value) < FEW_ERRORS:
+                count *= (t_quantile(kish - 1) / reach) ** 2
+                return clopper_pearson(count * value, count)
+        high = 1.0 if rule.share else np.inf
+        return max(value - reach * error, 0.0), min(value + reach * error, high)
 
     def _gaps(self, rule: Gaps, value: float) -> Found:
         cells = self.cells

@@ -4,13 +4,13 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from calibrant.core import progress
-from calibrant.core.arrays import check_counts
+from calibrant.core.arrays import Array, check_counts
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import said
 from calibrant.data import Predictions, open_predictions
@@ -19,14 +19,9 @@ from calibrant.engines.engine import Engine
 from calibrant.evaluation import tables
 from calibrant.evaluation.bootstrap import draw, sampled
 from calibrant.evaluation.calibration_loss import CalibrationLoss, mendable
-from calibrant.evaluation.consistency import (
-    SIGNIFICANCE,
-    NoiseFloor,
-    consistency_test,
-    direction,
-    reliability_bins,
-)
+from calibrant.evaluation.consistency import NoiseFloor, reliability_bins, row_mass
 from calibrant.evaluation.evidence import count_evidence
+from calibrant.evaluation.few_clusters import count_clusters, few_clusters_notes
 from calibrant.evaluation.groups import (
     GroupAnalysis,
     columns_by,
@@ -38,7 +33,6 @@ from calibrant.evaluation.scoring import (
     Chosen,
     chosen_metrics,
     class_profile,
-    classwise_p_value,
     estimated,
     scan_predictions,
     zero_notes,
@@ -55,14 +49,10 @@ from calibrant.evaluation.tables import (
     metric_columns,
     plain,
 )
-from calibrant.metrics.classwise import class_sums
+from calibrant.evaluation.verdict import CALIBRATED, judge_calibration, run_ece_test
 from calibrant.metrics.record import facts
 from calibrant.metrics.top_label import Reliability
 
-TOO_FEW = "too few rows to tell"
-CALIBRATED = "indistinguishable from calibrated"
-CLASS_SHARE = 0.2
-"""Part of the 5% at which calibrated models are denied a good verdict: for the test of all classes."""
 LABEL_RESAMPLES = 200
 """Resamples behind the intervals of single labels, of which there may be a thousand."""
 
@@ -87,6 +77,8 @@ class Measurement(PlainData):
     calibration_loss : how much of the log loss a map can fix; None where it was not estimated.
     warnings : what a reader of the figures should know.
     weighed : words on the weights behind the number of rows; empty where there are none.
+    n_clusters : number of clusters; None if rows are independent.
+    too_few_rows : reason why there is no verdict; empty if there is one.
     """
 
     n: int
@@ -107,10 +99,12 @@ class Measurement(PlainData):
     calibration_loss: CalibrationLoss | None = None
     warnings: tuple[str, ...] = ()
     weighed: str = ""
+    n_clusters: int | None = None
+    too_few_rows: str = ""
 
     json_fields = (
         "n", "n_classes", "class_names", "verdict", "metrics", "n_bins", "resamples", "seed", "left_out", "task",
-        "about", "warnings", "weighed",
+        "about", "warnings", "weighed", "n_clusters", "too_few_rows",
     )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -120,6 +114,7 @@ class Measurement(PlainData):
     def _repr_html_(self) -> str:
         table, what, notes = self._shown(" (p = {:.3g})")
         drawn = [tables.diagram(self.bins, self.about)]
+        notes += [f"note: {one}" for one in self.warnings]
         return tables.notebook(table, said=f"{what}. {self.verdict}", notes=notes, diagrams=drawn)
 
     def _shown(self, p_value: str) -> tuple[Table, str, list[str]]:
@@ -161,7 +156,11 @@ class Measurement(PlainData):
     def mendable(self) -> str:
         """One sentence about the part of the log loss that a map can fix; empty where it was not estimated."""
         loss = self.calibration_loss
-        return "" if loss is None else loss.sentence(self.n, self.metrics["nll"].value)
+        return (
+            ""
+            if loss is None
+            else loss.sentence(self.n, self.metrics["nll"].value, calibrated=self.verdict == CALIBRATED)
+        )
 
     def worst_classes(self, count: int = 5) -> list[int]:
         """The classes of largest classwise ECE, worst first."""
@@ -274,26 +273,19 @@ def measure(
     progress.step("intervals", 2, 3)
     confidence, correct = columns.confidence, columns.correct
     shared: Json = {"n_bins": n_bins, "weights": weights, "seed": seed}
-    floor = consistency_test(confidence, correct, clusters=clusters, **shared)
-    if not rows.flat:
-        floor = replace(floor, p_value=min(1.0, floor.p_value / (1 - CLASS_SHARE)))
+    floor, estimates = run_ece_test(rows, estimates, clusters, n_bins=n_bins, seed=seed)
     grouping = None if by is None else make_grouping(by, seen.n)
     groups = grouping and row_groups(rows, grouping, clusters=clusters, resamples=resamples, **shared)
     bins = reliability_bins(confidence, correct, **shared)
     progress.step("intervals", 3, 3)
     size: Json = {"task": predictions.task, "n_classes": predictions.n_classes}
-    too_few = bool(count_evidence(correct, weights, clusters, stated=confidence, **size).shortage)
+    evidence = count_evidence(correct, weights, clusters, n_rows=given.n, stated=confidence, **size)
+    n_clusters = count_clusters(clusters, row_mass(weights, seen.n))
     two = predictions.task == "multiclass" and predictions.n_classes == 2
     hint = ["two columns are measured about the predicted class; --task binary asks about the positive class"] * two
     own = None if clusters is None else clusters[:: seen.n // predictions.n]  # of a row, not of its labels
-    loss = None if too_few else mendable(predictions, own, seed, decompose)
-    words = TOO_FEW if too_few else verdict(bins.over, bins.under, floor, seen.task)
-    if words == CALIBRATED and not rows.flat and classwise_p_value(rows, n_bins, seed) < CLASS_SHARE * SIGNIFICANCE:
-        points = f"{100 * class_sums(rows, n_bins, 'width').norm(1).mean():.1f} points"
-        words = f"miscalibrated by class: a classwise ECE of {points}, though top confidences show no gap"
-    if words == CALIBRATED and loss is not None and loss.beyond_noise:
-        fixed = f"a map can fix {loss.value:.3f} of the {loss.score:.3f} nats"
-        words = f"miscalibrated: {fixed}, though bins show no gap"
+    loss = None if evidence.shortage else mendable(predictions, own, seed, decompose)
+    words, estimates = judge_calibration(rows, floor, evidence, estimates, n_bins=n_bins, seed=seed, loss=loss)
     return Measurement(
         n=given.n,
         **size,
@@ -309,39 +301,21 @@ def measure(
         left_out=left_out,
         groups=groups,
         weighed=weighed,
-        labels=label_figures(predictions, min(resamples, LABEL_RESAMPLES), seed, n_bins),
+        labels=label_figures(predictions, min(resamples, LABEL_RESAMPLES), seed, n_bins, own),
         calibration_loss=loss,
-        warnings=(*given.notes, *hint, *zero_notes(columns.nll), *told),
+        n_clusters=None if n_clusters == given.n else n_clusters,
+        too_few_rows=evidence.shortage,
+        warnings=(*given.notes, *few_clusters_notes(n_clusters, given.n), *hint, *zero_notes(columns.nll), *told),
     )
 
 
-def verdict(over: float, under: float, floor: NoiseFloor, task: str = "multiclass") -> str:
-    """One line: which way and by how much confidence departs from accuracy, if by more than chance.
-
-    over, under : the parts of the ECE where confidence is too high and too low. Points are percentage points of mean
-    confidence minus accuracy, or of either part where bins err in both directions.
-    """
-    if floor.p_value >= SIGNIFICANCE:
-        return CALIBRATED
-    high, low, side, positive = 100 * over, 100 * under, direction(over, under), about(task) == "positive class"
-    if side:
-        points = f"{abs(high - low):.1f} points"
-        if positive:
-            return f"probabilities of the positive class are {points} too {'high' if side > 0 else 'low'}"
-        return f"{'overconfident' if side > 0 else 'underconfident'} by {points}"
-    words = (
-        f"probabilities of the positive class are too high by {high:.1f} in some ranges, too low by {low:.1f} in others"
-        if positive
-        else f"overconfident by {high:.1f} in some ranges of confidence, underconfident by {low:.1f} in others"
-    )
-    return f"miscalibrated by {high + low:.1f} points: {words}"
-
-
-def label_figures(predictions: Predictions, resamples: int, seed: int, n_bins: int) -> tuple[LabelFigures, ...]:
-    """Figures of each label of a multilabel task by itself."""
+def label_figures(
+    predictions: Predictions, resamples: int, seed: int, n_bins: int, clusters: Array | None
+) -> tuple[LabelFigures, ...]:
+    """Metrics of each label of a multilabel task; clusters of the rows (n,) are drawn as a whole."""
     if predictions.task != "multilabel":
         return ()
-    drawn, metrics = draw(predictions.n, resamples, seed), chosen_metrics(None, "binary", compared=True)
+    drawn, metrics = draw(predictions.n, resamples, seed, clusters), chosen_metrics(None, "binary", compared=True)
     found = []
     names = predictions.class_names or range(predictions.n_classes)
     for name, scores, labels in zip(names, predictions.values.T, predictions.labels.T, strict=True):

@@ -75,6 +75,8 @@ class MethodRow(PlainData):
     difference: Figures = field(default_factory=Figures)
     """Every figure minus that of the best row, with 95% intervals of the paired resamples; empty for the best."""
     noise_floor: NoiseFloor | None = None
+    calibration: str = ""
+    """The verdict on calibration; empty for fitted methods."""
     columns: RowColumns | None = None
     """What diagrams need of every test row under this method; no entropy."""
     draws: dict[str, Array] = field(default_factory=dict)
@@ -162,6 +164,7 @@ class Comparison(PlainData):
     too_few_rows : reason why the test rows are too few to compare methods; empty if they are enough.
     grouping : `groups.Grouping` of the test rows, where groups were asked for.
     group_changes : what shipping the recommended method changes in the loss of every group, with intervals.
+    n_clusters : number of clusters of test rows; None if rows are independent.
     """
 
     rows: tuple[MethodRow, ...]
@@ -188,6 +191,12 @@ class Comparison(PlainData):
     too_few_rows: str = ""
     grouping: Any = None
     group_changes: Figures = field(default_factory=Figures)
+    n_clusters: int | None = None
+
+    @property
+    def calibration(self) -> str:
+        """The verdict on the uncalibrated scores, as `measure` gives it; empty if "none" was not compared."""
+        return next((row.calibration for row in self.rows if row.calibration), "")
 
     @property
     def loss(self) -> str:
@@ -306,7 +315,7 @@ class Comparison(PlainData):
     json_fields = (
         "rows", "best", "second", "recommended", "criterion", "verdict", "too_few_rows", "precision", "n_val", "n_test",
         "n_classes", "class_names", "n_bins", "resamples", "seed", "noise_floor", "task", "about", "test_fingerprint",
-        "warnings", "weighed", "division",
+        "warnings", "weighed", "division", "n_clusters", "calibration",
     )  # fmt: skip
 
     @property
@@ -350,6 +359,7 @@ class Comparison(PlainData):
     def _repr_html_(self) -> str:
         table = replace(self._short(), intervals=True)
         said, notes = f"{self._sizes()}. {self.verdict}", [*self.conclusions, tables.raised_words(table)]
+        notes += [f"note: {one}" for one in self.warnings]
         drawn = [tables.diagram(self.bins(method), method) for method in self._drawn()]
         return tables.notebook(table, said=said, notes=notes, diagrams=drawn)
 

@@ -22,7 +22,7 @@ from calibrant.data import Predictions
 from calibrant.data.chunks import Chunk, add_up, cut, flattened
 from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples, sampled
-from calibrant.evaluation.consistency import cluster_sums, noise_floor
+from calibrant.evaluation.consistency import NoiseFloor, cluster_sums, noise_floor
 from calibrant.evaluation.evidence import Evidence, Precision, count_evidence, loss_precision
 from calibrant.evaluation.intervals import Intervals, ScannedRows
 from calibrant.evaluation.results import ClassProfile
@@ -92,10 +92,7 @@ def scan_predictions(
 
 def evaluate_evidence(predictions: Predictions, engine: str | Engine = "local") -> tuple[Evidence, Precision | None]:
     """Evidence in the rows of uncalibrated predictions, and the precision of their log loss, from one pass."""
-    clusters = predictions.clusters
-    if clusters is not None and len(np.unique(clusters)) == 1:
-        predictions = predictions.like(clusters=None)  # then all intervals would be unknown
-    weighted, _, clusters, _ = sampled(predictions, None, None, "rows")
+    weighted, _, clusters, _ = sampled(predictions, None, None, "rows", one_cluster=True)
     rows = weighted.expanded()
     found, _ = add_up(_row_columns, rows, engine, "")
     columns = RowColumns(*map(np.concatenate, zip(*found, strict=True)))
@@ -239,36 +236,38 @@ def estimated(
     return found, draws, left_out
 
 
-def classwise_p_value(rows: ScannedRows, n_bins: int, seed: int) -> float:
-    """The consistency test of all classes at once, of the rows that were kept.
+def classwise_test(rows: ScannedRows, n_bins: int, seed: int, share: float = 1.0) -> NoiseFloor:
+    """The consistency test of the classwise ECE at a share of the level, from the rows in memory.
 
     The share of labels, drawn from the probabilities themselves, whose classwise ECE is at least the observed one;
     with ten such draws among the first m it is 10/m (Besag & Clifford 1991). Labels of one cluster cannot be drawn one
     by one: the residuals of whole clusters are multiplied at random instead (`cluster_sums`).
     """
     chosen, (n, n_classes) = rows.draws.rows, rows.kept.shape
+    total = rows.mass[chosen].sum() * n_classes
     mass, first, unit = rows.mass[chosen], n_classes * np.arange(n), rows.draws.unit
     cells = (width_index(rows.kept, n_bins) + n_bins * np.arange(n_classes)).ravel()
     stated = np.bincount(cells, (mass[:, None] * rows.kept).ravel())
     labels = first + rows.labels[chosen]
 
     def error(places: Array) -> float:
-        return float(np.abs(stated - np.bincount(cells[places], mass, len(stated))).sum())
+        return float(np.abs(stated - np.bincount(cells[places], mass, len(stated))).sum()) / total
 
-    observed = error(labels) * (1 - 1e-12)
+    observed = error(labels)
     if rows.draws.counts.shape[1] < n:
         index, right = (one.reshape(n, n_classes).T for one in (cells, np.bincount(labels, minlength=cells.size)))
         gaps = cluster_sums(index, rows.kept.T, right, mass, unit, len(stated), draws=CLASS_DRAWS, seed=seed)
-        return noise_floor(np.abs(gaps).sum(axis=1), observed).p_value
+        return noise_floor(np.abs(gaps).sum(axis=1) / total, observed, share)
     # the cumulated probabilities of one row after the other: a drawn label is one search
     steps = (np.minimum(np.cumsum(rows.kept, axis=1, dtype=np.float64), 1.0) + np.arange(n)[:, None]).ravel()
-    generator, above = np.random.default_rng([seed, 29]), 0
+    generator, errors, above = np.random.default_rng([seed, 29]), [], 0
     for count in range(1, CLASS_DRAWS + 1):
         found = np.searchsorted(steps, np.arange(n) + generator.random(n), side="right")
-        above += error(np.clip(found, first, first + n_classes - 1)) >= observed
+        errors.append(error(np.clip(found, first, first + n_classes - 1)))
+        above += errors[-1] >= observed - 1e-12
         if above == ENOUGH_ABOVE:
-            return above / count
-    return (1 + above) / (CLASS_DRAWS + 1)
+            return replace(noise_floor(np.array(errors), observed), p_value=min(1.0, above / count / share))
+    return noise_floor(np.array(errors), observed, share)
 
 
 def zero_notes(nll: Array) -> list[str]:

@@ -2,10 +2,11 @@
 
 from typing import NamedTuple
 
-from calibrant.evaluation.consistency import SIGNIFICANCE, direction
+from calibrant.evaluation.consistency import direction
 from calibrant.evaluation.models import ModelComparison
 from calibrant.evaluation.results import LITTLE_CHANGE, Comparison, MethodRow
 from calibrant.evaluation.tables import figure
+from calibrant.evaluation.verdict import CALIBRATED
 from calibrant.metrics.record import facts as metric_facts
 from calibrant.report.page_data import baseline, shown_method
 from calibrant.report.wording import POSITIVE, full_name, wording
@@ -62,9 +63,12 @@ def _calibrated(comparison: Comparison, before: MethodRow) -> Said:
     start = "On average" if before.method == "none" else f"After `{before.method}`, on average"
     detail = f"{start} {subject} by {100 * ece:.2f} points"
     chance = "" if floor is None else f"; chance alone would show about {100 * floor.mean:.2f}"
-    if columns and comparison.count_evidence(columns, stated=columns.confidence).shortage:
-        return TOO_FEW, f"{detail}{chance}.", "open"
-    if floor is not None and floor.p_value >= SIGNIFICANCE:
+    undecided = columns and comparison.count_evidence(columns, stated=columns.confidence).undecided
+    if undecided:
+        return f"{undecided[:1].upper()}{undecided[1:]}", f"{detail}{chance}.", "open"
+    if floor is not None and not floor.significant:
+        if before.method == "none" and comparison.calibration != CALIBRATED:
+            return "No, though top confidences show no gap", f"{detail}; {comparison.calibration}.", "bad"
         if _mends(comparison, before):
             detail += f", no more than chance explains, but `{comparison.best}` takes more than chance off the log loss"
             return "No, though bins show no gap", f"{detail}.", "bad"
@@ -94,7 +98,7 @@ def _choice(comparison: Comparison, before: MethodRow, best: MethodRow) -> Said:
         detail += f" and the gap to {100 * best.metrics['ece'].value:.2f} points"
         if floor is not None:
             rest = f"where chance alone would leave about {100 * floor.mean:.2f}"
-            detail += f", {'which chance alone explains' if floor.p_value >= SIGNIFICANCE else rest}"
+            detail += f", {rest if floor.significant else 'which chance alone explains'}"
     if comparison.task != "pairs":  # an answer stays what it is, whatever its confidence
         what = "decisions at 50%" if wording(comparison) is POSITIVE else "predictions"
         share = figure("changed_predictions", best.changed_predictions)

@@ -14,7 +14,6 @@ import numpy as np
 from calibrant.core.arrays import Array
 from calibrant.core.errors import said
 from calibrant.evaluation.bootstrap import clopper_pearson, draw
-from calibrant.evaluation.consistency import SIGNIFICANCE
 from calibrant.evaluation.deferral import kept_worth, threshold_for_error
 from calibrant.evaluation.results import Comparison, MethodRow
 from calibrant.evaluation.scoring import column_rows, estimated, zero_notes
@@ -311,7 +310,7 @@ def model_methods(comparison: Comparison) -> Table:
     columns, said = {name: facts(name).heading for name in names}, {}
     for row in comparison.rows:
         floor = row.noise_floor
-        said[row.method] = "–" if floor is None else "no gap seen" if floor.p_value >= SIGNIFICANCE else "no"
+        said[row.method] = "–" if floor is None else "no" if floor.significant else "no gap seen"
     return replace(_ranked(comparison, columns), texts={"Calibrated after": said})
 
 
@@ -423,5 +422,7 @@ CLINICAL: dict[str, tuple[str, float | None, int | None, Words]] = {
 def clinical_words(name: str, one: Estimate) -> str:
     """What a clinical figure says."""
     _, ideal, factor, (below, holds, above) = CLINICAL[name]
+    if ideal is not None and not np.isfinite(one.low):
+        return "Its interval is unknown."
     words = holds if ideal is None or one.low <= ideal <= one.high else below if one.value < ideal else above
     return words.format(factor * one.value if factor else np.exp(one.value))
