@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array
-from scipy.special import stdtrit
+from scipy.special import stdtr
 
 from calibrant.core.arrays import Array
 from calibrant.core.bins import BinSums, check_n_bins, over, total_gap, width_edges, width_index
@@ -45,6 +45,7 @@ from calibrant.evaluation.consistency import (
     unit_sums,
 )
 from calibrant.evaluation.evidence import count_evidence
+from calibrant.evaluation.few_clusters import BOOTSTRAP_CLUSTERS, VERDICT_CLUSTERS, mean_errors, t_quantile
 from calibrant.evaluation.results import about
 from calibrant.evaluation.tables import (
     Estimate,
@@ -197,7 +198,8 @@ class _Rows:
     range : the finest group and the narrow range of confidence of each row (n,), as one number.
     unit : what is resampled (n,): rows of one finest group, range of confidence and outcome; or whole clusters.
     index : the bin of each row (n,). totals, codes : those of the grouping.
-    independent : rows or clusters of each group (G,).
+    independent : rows or clusters of positive weight of each group (G,).
+    few : groups of too few clusters for normal intervals (G,).
     joined : how many times clusters multiply the variance of each group's residuals (G,); see `design_effect`.
     """
 
@@ -219,12 +221,14 @@ class _Rows:
         # edges of the bins, and finer ones near 0 and 1
         edges = np.unique(np.concatenate([width_edges(n_bins), NEAR_THE_ENDS, 1 - NEAR_THE_ENDS]))
         self.range = self.codes[-1] * len(edges) + range_of(self.stated, edges)
-        self.independent = self.count
+        self.independent, self.few = self.count, np.zeros(len(self.count), bool)
         if clusters is None:
             self.unit = np.unique(2 * self.range + (self.correct > 0.5), return_inverse=True)[1]
         else:
             self.unit = clusters
-            self.independent = np.diff(self.by_unit(mass).indptr)
+            self.unit_mass = self.by_unit(mass)
+            self.independent = (self.unit_mass > 0).sum(axis=1)
+            self.few = self.independent < BOOTSTRAP_CLUSTERS
         residual = mass * (self.stated - self.correct)
         self.joined = np.maximum(self.squares(residual) / np.maximum(self.totals(residual**2), 1e-300), 1.0)
 
@@ -241,12 +245,21 @@ class _Rows:
     def mean(self, column: Array) -> tuple[Array, Array]:
         """Mean of a column in each group and its standard error: NaN where fewer than 2 rows or clusters tell of it."""
         mean = self.totals(self.mass * column) / self.total
-        variance = self.squares(self.mass * (column - mean[self.codes]))
-        return mean, np.where(self.independent >= 2, np.sqrt(variance) / self.total, np.nan)
+        deviations = self.mass * (column - mean[self.codes])
+        error = np.sqrt(self.squares(deviations)) / self.total
+        if self.few.any():
+            error = np.where(self.few, mean_errors(self.by_unit(deviations), self.unit_mass)[0], error)
+        return mean, np.where(self.independent >= 2, error, np.nan)
+
+    def freedom(self) -> Array:
+        """Degrees of freedom of the standard errors of means (G,)."""
+        if not self.few.any():
+            return self.independent - 1.0
+        return np.where(self.few, mean_errors(self.unit_mass, self.unit_mass)[1], self.independent - 1.0)
 
 
-def _simultaneous(rows: _Rows, resamples: int, seed: int) -> tuple[tuple[Array, ...], float, Array]:
-    """The signed gap of each group with ends that hold for all groups at once, their normal quantile, and p-values.
+def _simultaneous(rows: _Rows, resamples: int, seed: int) -> tuple[tuple[Array, ...], Array, Array]:
+    """The signed gap of each group with ends that hold for all groups at once, their quantiles (G,), and p-values.
 
     The accuracy of a group varies as that of N equal rows would. The ends are the accuracies that N rows do not reject:
     an interval of two standard errors is too wide on one side and too narrow on the other where errors are few.
@@ -269,6 +282,14 @@ def _simultaneous(rows: _Rows, resamples: int, seed: int) -> tuple[tuple[Array, 
     total = rows.by_unit(claimed).sqrt() if rows.clusters is None else rows.by_unit(own)
     spread = np.sqrt(total.power(2).sum(axis=1))[:, None]
     known = np.isfinite(error * worth)
+    if rows.few.any():
+        # the critical numbers are Student's at a level divided by the number of groups, because max-t would take the
+        # spread of few clusters as known
+        freedom, n_groups = rows.freedom(), np.count_nonzero(known)
+        limits = t_quantile(freedom, (1 - LEVEL) / 2 / np.maximum(n_groups, 1))
+        p_gap = np.minimum(1.0, 2 * n_groups * stdtr(freedom, -np.abs(_normal(right, stated, worth))))
+        ends = [np.where(known, stated - _end(right, end, worth, limits), np.nan) for end in (1.0, 0.0)]
+        return (gap, *ends), limits, np.where(known, p_gap, np.nan)
 
     def largest(count: int) -> Array:
         """The largest of the groups' standardised deviations in each of so many draws."""
@@ -280,7 +301,7 @@ def _simultaneous(rows: _Rows, resamples: int, seed: int) -> tuple[tuple[Array, 
     p_gap = (1 + resamples - np.searchsorted(reached, np.abs(_normal(right, stated, worth)) - 1e-12)) / (resamples + 1)
     critical = max(float(reached[min(int(np.ceil(LEVEL * (resamples + 1))), resamples) - 1]), Z_95)
     ends = [np.where(known, stated - _end(right, end, worth, critical), np.nan) for end in (1.0, 0.0)]
-    return (gap, *ends), critical if known.any() else np.nan, np.where(known, p_gap, np.nan)
+    return (gap, *ends), np.full(len(gap), critical if known.any() else np.nan), np.where(known, p_gap, np.nan)
 
 
 def _normal(seen: Array, chance: Array, worth: Array) -> Array:
@@ -296,7 +317,7 @@ def _normal(seen: Array, chance: Array, worth: Array) -> Array:
     return 6 / skew * (np.cbrt(1 + skew * (seen - chance) / spread / 2) - 1) + skew / 6
 
 
-def _end(seen: Array, end: float, worth: Array, critical: float) -> Array:
+def _end(seen: Array, end: float, worth: Array, critical: Array | float) -> Array:
     """The chance between what was seen and 0 or 1 from which on its normal number is beyond the critical one (G,)."""
     inside, outside = seen, np.full(len(seen), end)
     for _ in range(50):
@@ -441,7 +462,7 @@ class GroupFigures(PlainData):
         since the percentiles of an ECE never cover 0.
     p_gap : chance of a gap this large in any group, were all calibrated: the p-value of the gap, corrected for the
         number of groups.
-    too_few : fewer than 30 rows, or fewer than 5 errors both observed and expected.
+    too_few : fewer than 30 rows, fewer than 6 clusters, or fewer than 5 errors both observed and expected.
     """
 
     by: dict[str, str]
@@ -471,7 +492,7 @@ class GroupAnalysis:
     """Every group, and what may be said about all of them.
 
     differ : the test that groups differ in calibration beyond chance, at equal confidence.
-    critical : standard errors to either side of a simultaneous interval.
+    critical : standard errors to either side of a simultaneous interval, the most of any group.
     worst : place of the group that is worst served beyond chance, or None. verdict : the same in one sentence.
     """
 
@@ -544,12 +565,15 @@ def group_analysis(
     gap, critical, p_gap = _simultaneous(rows, resamples, seed)
     sums = BinSums(*(rows.totals(mass * column, rows.index, n_bins) for column in (1, confidence, correct)))
 
+    reach = np.where(rows.few, t_quantile(rows.freedom()), Z_95)
+    no_interval = np.where(rows.few, np.nan, 1.0)
+
     def around(value: Array, half: Array) -> tuple[Array, ...]:
         return value, value - half, value + half
 
     def mean(column: Array) -> tuple[Array, ...]:
         value, error = rows.mean(column)
-        return around(value, Z_95 * error)
+        return around(value, reach * error)
 
     figures = {
         "ece": (sums.norm(1),), "over_confidence": (over(sums.excess),), "under_confidence": (over(-sums.excess),),
@@ -560,13 +584,18 @@ def group_analysis(
     if about == "positive class":
         mistaken = np.minimum(confidence, mistaken)
         slope, slope_error = _slopes(rows, accuracy)
-        figures["calibration_slope"] = around(slope, critical * slope_error)
+        figures["calibration_slope"] = around(slope, no_interval * critical * slope_error)
         stated = figures["confidence"][0]
         with np.errstate(divide="ignore", invalid="ignore"):
-            figures["observed_expected"] = tuple((stated - gap[place]) / stated for place in (0, 2, 1))
+            ratios = ((stated - gap[place]) / stated for place in (0, 2, 1))
+            figures["observed_expected"] = tuple(
+                ratio * scale for ratio, scale in zip(ratios, (1.0, no_interval, no_interval), strict=True)
+            )
     figures |= {name: mean(column) for name, column in (scores or {}).items()}
     errors = rows.count * np.maximum(mean(mistaken)[0], np.minimum(accuracy, 1 - accuracy))
     few = (rows.count < FEWEST_ROWS) | (errors / rows.joined < FEWEST_ERRORS)
+    if clusters is not None:
+        few |= rows.independent < VERDICT_CLUSTERS
     chance = total_gap(_chance_sums(rows, confidence, resamples, seed), rows.total)
     found = [
         GroupFigures(
@@ -584,7 +613,8 @@ def group_analysis(
     groups = tuple(sorted(found, key=lambda one: _order(one, columns)))
     differ = groups_differ(confidence, correct, mass, grouping, clusters, n_bins=n_bins, seed=seed)
     pooled = float(np.average(confidence - correct, weights=mass))
-    return GroupAnalysis(columns, groups, differ, critical, *_worst_served(groups, differ, pooled, about))
+    widest = float(np.fmax.reduce(critical))
+    return GroupAnalysis(columns, groups, differ, widest, *_worst_served(groups, differ, pooled, about))
 
 
 def row_groups(rows: Checked, grouping: Grouping, **options: Any) -> GroupAnalysis:
@@ -603,7 +633,7 @@ def group_differences(own: Any, other: Any, comparison: Any) -> Figures:
     columns, metric, grouping = own.columns, comparison.loss, comparison.grouping
     rows = _Rows(columns.confidence, columns.correct, comparison.weights, comparison.clusters, grouping, 1)
     mean, error = rows.mean(getattr(columns, metric).astype(np.float64) - getattr(other.columns, metric))
-    half = error * stdtrit(rows.independent - 1.0, 1 - (1 - LEVEL) / 2 / len(mean))
+    half = error * t_quantile(rows.freedom(), (1 - LEVEL) / 2 / len(mean))
     ends = np.stack([mean, mean - half, mean + half], axis=1).tolist()
     return Figures({group_name(by): Estimate(*found) for by, found in zip(grouping.names, ends, strict=True)})
 
@@ -629,9 +659,13 @@ def _worst_served(
     """
     tested = f"groups {'differ' if differ.p_value < SIGNIFICANCE else 'do not differ beyond chance'} "
     tested += "(p ≤ 0.001)" if differ.p_value <= 0.001 else f"(p = {differ.p_value:.3f})"
+    if not differ.freedom and len(groups) > 1:
+        tested = "whether groups differ cannot be tested on so little data"
     gaps = [one.metrics["gap"] for one in groups]
     away = [0.0 if one.too_few else max(0.0, gap.low, -gap.high) for one, gap in zip(groups, gaps, strict=True)]
     worst = int(np.argmax(away))
+    if all(one.too_few for one in groups):
+        return None, f"the rows or clusters of each group are too few to tell; {tested}"
     if not away[worst] > 0:
         return None, f"no group departs from calibration beyond chance; {tested}"
     one, gap = groups[worst], gaps[worst]

@@ -67,11 +67,11 @@ def _calibrated(comparison: Comparison, before: MethodRow) -> Said:
     if undecided:
         return f"{undecided[:1].upper()}{undecided[1:]}", f"{detail}{chance}.", "open"
     if floor is not None and not floor.significant:
-        if before.method == "none" and comparison.calibration != CALIBRATED:
-            return "No, though top confidences show no gap", f"{detail}; {comparison.calibration}.", "bad"
         if _mends(comparison, before):
             detail += f", no more than chance explains, but `{comparison.best}` takes more than chance off the log loss"
             return "No, though bins show no gap", f"{detail}.", "bad"
+        if before.calibration not in ("", CALIBRATED):
+            return "No, though bins show no gap", f"{detail}, but it is {before.calibration}.", "bad"
         short = f"Yes, as far as {comparison.n_test:,} rows can tell"
         return short, f"{detail}, no more than chance explains.", "good"
     side = ("off in both directions", words.high, words.low)[direction(over, under)]
