@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import shutil
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +13,7 @@ import pytest
 import safetensors.numpy
 
 import calibrant
+from calibrant.cli.app import VERBS
 from calibrant.core.errors import InputError
 
 
@@ -115,3 +119,83 @@ def test_python_functions_replace_files_of_their_own_kind_only(folder):
         with pytest.raises(InputError, match="choose another file to write"):
             write()
     assert contents(folder) == before
+
+
+READ = "--resamples 20"
+WRITING = {
+    "fit": "fit d.npz --method ts -o {}",
+    "select": "select vt.npz#val --candidates none,ts -o {}",
+    "compare": f"compare d.npz e.npz --methods none,ts {READ} --report {{}}",
+    "models": f"models a=d.npz,e.npz b=e.npz,d.npz --methods none,ts {READ} --report {{}}",
+    "export": "export cal.safetensors --model net.onnx --onnx {}",
+    "apply": "apply cal.safetensors x_logits.npy --labels x_labels.npy -o {}",
+    "convert": "convert parts/a.npz {}",
+    "monitor": "monitor log.jsonl --once --state {}",
+    "serve": "serve cal.safetensors --port {port} --monitor-state {}",
+}
+"""Commands with an output file."""
+READING = {
+    "measure": f"measure d.npz {READ} --json",
+    "info": "info cal.safetensors",
+    "diff": "diff old.json old.json",
+    "shift": "shift cal.safetensors fog_1.npz fog_2.npz",
+}
+PREDICTIONS = [".npz", ".npy", ".jsonl", ".csv"]
+OUTPUTS = {
+    "fit": [".safetensors"], "select": [".safetensors"], "compare": [".html"], "models": [".html"], "export": [".onnx"],
+    "apply": PREDICTIONS, "convert": PREDICTIONS, "monitor": [], "serve": [],
+}  # fmt: skip
+"""Suffixes of existing files that the output may replace."""
+
+
+def stored(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink()}
+
+
+@pytest.fixture
+def all_inputs(folder, run):
+    """The folder with further inputs, a hard link, and a link to the folder itself."""
+    for level in (1, 2):
+        shutil.copy("d.npz", f"fog_{level}.npz")
+    Path("log.jsonl").write_text('{"confidence": 0.9, "correct": true}\n' * 3)
+    Path("old.json").write_text(run("measure", "d.npz", "--resamples", 20, "--json")[1])
+    Path("table.csv").write_text("logit_a,logit_b,label\n1,2,a\n2,1,b\n")
+    Path("page.html").write_text("<p>unrelated</p>")
+    Path("hard.npz").hardlink_to("e.npz")
+    Path("alias").symlink_to(".")
+    return folder
+
+
+@pytest.mark.parametrize("verb", WRITING)
+def test_no_command_changes_a_file_that_is_not_an_earlier_output_of_its_kind(verb, run, all_inputs):
+    words = {word.split("#")[0].rpartition("=")[2] for part in WRITING[verb].split() for word in part.split(",")}
+    inputs, before = {all_inputs / word for word in words}, stored(all_inputs)
+    with socket.socket() as taken:  # a service that accepts its files ends here
+        taken.bind(("127.0.0.1", 0))
+        spellings = itertools.cycle(["{}", "./{}", "alias/{}", "{folder}/{}"])
+        targets = [target for target in (*before, all_inputs / "link.npz") for _ in range(4 if target in inputs else 1)]
+        for target, spelling in zip(targets, spellings, strict=False):
+            name = spelling.format(target.relative_to(all_inputs), folder=all_inputs)
+            command = WRITING[verb].format(name, port=taken.getsockname()[1])
+            code, _, err = run(*command.split())
+            after = stored(all_inputs)
+            changed = {path for path, content in before.items() if after.get(path) != content}
+            assert changed <= {target.resolve()} - inputs, (command, changed)
+            assert not changed or target.suffix in OUTPUTS[verb], command
+            assert code == 0 or (not changed and err.count("\n") == 1), (command, err)
+            for path in changed:
+                path.write_bytes(before[path])
+            for path in after.keys() - before.keys():
+                path.unlink()
+
+
+def test_commands_that_only_read_change_nothing(run, all_inputs):
+    before = contents(all_inputs)
+    for command in READING.values():
+        assert run(*command.split())[0] in (0, 1), command
+        assert contents(all_inputs) == before, command
+
+
+def test_each_command_is_covered():
+    # `demo` has no inputs: it writes two files of fixed names to a folder
+    assert {*WRITING, *READING, "demo"} == set(VERBS)

@@ -240,3 +240,19 @@ def test_constants_agree_with_the_methods():
 
     assert parameterized_temperature.LOWEST_TEMPERATURE == LOWEST_TEMPERATURE
     assert OPSET == 17
+
+
+def test_external_data_of_another_model_are_not_overwritten(fitted, tmp_path):
+    for name, scale in (("one", 1.0), ("other", 2.0)):
+        model, _ = classifier()
+        for tensor in model.graph.initializer:
+            tensor.CopyFrom(numpy_helper.from_array(scale * numpy_helper.to_array(tensor), tensor.name))
+        (tmp_path / name).mkdir()
+        onnx.save(
+            model, tmp_path / name / "net.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0
+        )
+    before = (tmp_path / "one" / "weights.bin").read_bytes()
+    export_onnx(fitted("ts"), tmp_path / "one" / "a.onnx", model=tmp_path / "one" / "net.onnx")
+    with pytest.raises(InputError, match=r"weights.bin exists and is another file"):
+        export_onnx(fitted("ts"), tmp_path / "one" / "b.onnx", model=tmp_path / "other" / "net.onnx")
+    assert (tmp_path / "one" / "weights.bin").read_bytes() == before

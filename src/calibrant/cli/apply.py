@@ -15,9 +15,14 @@ DIGITS = 7
 """Of calibrated numbers in text: as many as float32 holds."""
 
 
-def holds_no_artifact(path: Path) -> bool:
-    """Return whether a file is not an artifact, so that predictions may replace it."""
-    return not is_artifact(path)
+def is_replaceable_by_predictions(path: Path) -> bool:
+    """Return whether a file is neither an artifact nor a file of tensors without predictions, such as weights."""
+    if suffix_of(path) != ".safetensors":
+        return not is_artifact(path)
+    try:
+        return not is_artifact(path) and bool(open_parts(path, require_labels=None))
+    except InputError:
+        return False
 
 
 @verb
@@ -47,7 +52,7 @@ def apply(
     """
     if probabilities and logits:
         raise InputError("--probabilities and --logits exclude each other: give one of them")
-    check_replaceable(output, holds_no_artifact, "a file of predictions")
+    check_replaceable(output, is_replaceable_by_predictions, "a file of predictions")
     found = read_artifact(artifact)
     calibrator = found.calibrator
     digits = DIGITS if suffix_of(Path(output)) in TEXT else 0

@@ -1,6 +1,8 @@
 """`calibrant convert IN OUT`: predictions from one file format to another."""
 
+from calibrant.cli.apply import is_replaceable_by_predictions
 from calibrant.cli.verbs import Fields, answer, progress_bar, verb
+from calibrant.core.atomic import check_replaceable
 from calibrant.data import open_parts, write_predictions
 
 
@@ -14,6 +16,7 @@ def convert(file: str, out: str, *, said: Fields, spreadsheet_safe: bool = False
     ----------
     out : File to write; its suffix says the format.
     """
+    check_replaceable(out, is_replaceable_by_predictions, "a file of predictions")
     with progress_bar(as_json):
         parts = open_parts(file, **said)
         files = [str(written) for written in write_predictions(parts, out, spreadsheet_safe=spreadsheet_safe)]

@@ -6,6 +6,7 @@ that rounding to float32 would make among the probabilities are broken in favour
 """
 
 import contextlib
+import filecmp
 import os
 import shutil
 from pathlib import Path
@@ -299,7 +300,9 @@ def _bring_external_data(model: Any, source: Path, target: Path) -> None:
         copy = (target / location).resolve()
         if copy == original:
             continue
-        if copy.exists() and copy.stat().st_size != original.stat().st_size:
+        if copy.exists() and filecmp.cmp(copy, original, shallow=False):
+            continue
+        if copy.exists():
             raise InputError(f"{copy} exists and is another file: choose an empty folder for the exported model")
         copy.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(copy) as temporary:
