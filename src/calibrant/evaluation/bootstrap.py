@@ -23,7 +23,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.special import betaincinv, pdtr
 
-from calibrant.core.arrays import Array, check_whole
+from calibrant.core.arrays import Array, check_choice, check_whole
 from calibrant.core.errors import InputError
 from calibrant.core.schema import cluster_codes, missing_clusters_note
 from calibrant.core.threads import row_blocks
@@ -32,6 +32,9 @@ from calibrant.metrics.top_label import increasing_root
 LEVEL = 0.95
 ROW_LIMIT = 16_384
 """Above this many rows, the noise is estimated on this many rows picked at random and scaled to n."""
+
+MAX_RESAMPLES = 100_000
+"""Their counts take up to 1.6 GB."""
 
 MAX_BLOCK_COUNTS = 1 << 17
 """Counts that are converted to float64 at a time; they fit in the cache of a core."""
@@ -123,8 +126,7 @@ def sampled(
     there are none, or every row is a cluster of its own. A single cluster, of which there are no resamples, is an error
     unless `one_cluster` is set.
     """
-    if weights_are not in ("rows", "counts"):
-        raise InputError(f"weights_are must be 'rows' or 'counts', got {weights_are!r}")
+    check_choice(weights_are, "weights_are", ("rows", "counts"))
     weights, words, rows = predictions.weights, "", np.arange(predictions.n)
     clusters = predictions.clusters if cluster is None else column_of(predictions, cluster)
     if clusters is not None:
@@ -161,7 +163,8 @@ def draw(n_rows: int, resamples: int, seed: int, clusters: Array | None = None) 
 
     clusters : the cluster of each row (n,), numbered from 0 by first appearance, or None where rows are independent.
     """
-    check_whole(resamples, "resamples", 1)
+    check_whole(resamples, "resamples", 1, MAX_RESAMPLES)
+    check_whole(seed, "seed", 0)
     generator = np.random.default_rng([seed, 7])
     unit = np.arange(n_rows) if clusters is None else clusters
     units = unit.max() + 1

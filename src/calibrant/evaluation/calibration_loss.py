@@ -10,7 +10,7 @@ from sklearn.base import clone
 from calibrant.calibrators.multilabel import MultilabelCalibrator
 from calibrant.calibrators.registry import get
 from calibrant.calibrators.solvers.folds import content_folds
-from calibrant.core.arrays import Array, check_counts, check_whole
+from calibrant.core.arrays import Array, check_choice, check_counts, check_whole, short_repr
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.rows import Rows
 from calibrant.core.schema import cluster_codes
@@ -124,9 +124,8 @@ def calibration_loss(
     >>> found.value > 0.1, abs(float(calibration_loss((scores, labels)))) < 0.01
     (True, True)
     """
-    if score not in UNITS:
-        raise InputError(f"score must be one of {', '.join(map(repr, UNITS))}, got {score!r}")
-    folds = check_whole(folds, "folds", 2)
+    check_choice(score, "score", tuple(UNITS))
+    folds, seed = check_whole(folds, "folds", 2), check_whole(seed, "seed", 0)
     opened = open_predictions(predictions, kind=kind, task=task)
     if not opened.spread:
         check_counts(opened.weights, "weights")
@@ -134,6 +133,8 @@ def calibration_loss(
     if isinstance(calibrator, str):
         name = calibrator
         calibrator = get("multilabel" if opened.task == "multilabel" and name == "sms" else name)
+    if not hasattr(calibrator, "fit_rows"):
+        raise InputError(f"calibrator must be a short name or a calibrator, got {short_repr(calibrator)}")
     return cross_validated(opened.expanded(), calibrator, name, score=score, folds=folds, seed=seed)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.core.arrays import Array, check_score_values
+from calibrant.core.arrays import Array, check_score_values, short_repr
 from calibrant.core.bins import over, width_index
 from calibrant.core.errors import InputError, warn_user
 from calibrant.core.softmax import finite_log_odds, probability_log_odds
@@ -174,6 +174,8 @@ def chosen_metrics(
     wanted : names of registered figures, or functions of (probabilities, labels, sample_weight=None) by name, which
         come on top of the usual ones; None for those alone. compared : only those that `compare` shows by itself.
     """
+    if not isinstance(wanted, Mapping | Sequence | None):
+        raise InputError(f"metrics must be names, or functions by name, got {short_repr(wanted)}")
     about = {"any", "matrix" if task == "multiclass" else "score"}
     if task in ("multiclass", "pairs"):
         about.add("confidence")

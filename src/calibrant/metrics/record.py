@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin
 
 import numpy as np
 
-from calibrant.core.arrays import Array
+from calibrant.core.arrays import Array, check_choice, short_repr
 from calibrant.core.errors import InputError
 from calibrant.metrics import inputs
 
@@ -270,7 +270,16 @@ def register_metric(
     'least doubt'
     >>> del METRICS["worst"], FIGURES["worst"]
     """
-    name = name or function.__name__
+    if not callable(function):
+        raise InputError(f"register_metric needs a function, got {short_repr(function)}")
+    for word, text in (("name", name), ("label", label), ("meaning", meaning)):
+        if not isinstance(text, str):
+            raise InputError(f"{word} must be text, got {short_repr(text)}")
+    check_choice(unit, "unit", ("", "%"))
+    check_choice(about, "about", ("any", "matrix", "score", "confidence"))
+    if not isinstance(better, int) or better not in (-1, 0, 1):
+        raise InputError(f"better must be -1, 0 or 1, got {short_repr(better)}")
+    name = name or getattr(function, "__name__", "metric")
     if name in METRICS and not METRICS[name].plain:
         raise InputError(f"there is a metric {name!r} in the library: give another name")
     return enlist(user_metric(function, name, label, about, percent=unit == "%", better=better, meaning=meaning))
@@ -344,8 +353,9 @@ def probe_metric(one: Metric, n_classes: int, *, flat: bool) -> Metric:
 
 def facts(name: str) -> Figure:
     """The facts of a figure by either of its names; one that is not listed has its own, and less of it is better."""
-    plain = str(name).replace("_", " ")
-    return FIGURES.get(name, Figure(name, plain, plain))
+    text = str(name)
+    plain = text.replace("_", " ")
+    return FIGURES.get(text, Figure(text, plain, plain))
 
 
 def sign(name: str) -> float:
