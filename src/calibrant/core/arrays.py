@@ -206,8 +206,8 @@ def check_weights(weights: Any, n_rows: int, name: str = "sample_weight") -> np.
 def check_whole(value: Any, name: str, least: int, most: int = 2**63) -> int:
     """A whole number of at least `least`, for options that count something."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= most:
-        limit = f" and at most {most:,}" if most < 2**63 else ""
-        raise InputError(f"{name} must be a whole number of at least {least}{limit}, got {short_repr(value)}")
+        limit = f"most {most:,}" if isinstance(value, int) and value > most else f"least {least}"
+        raise InputError(f"{name} must be a whole number of at {limit}, got {short_repr(value)}")
     return int(value)
 
 
