@@ -90,7 +90,9 @@ def test_one_file_with_parts_equals_two_files(run, folder):
         (("models", "small.npz", "small.npz"), "two models are called the same"),
         (("models", "a=b,c,d"), "is not a model"),
         (("models", "small-val.npz", "--table", "x", "--latex", "-m", "none"), "there is no table 'x'"),
-        (("diff", "small.npz", "small.npz"), "not JSON"),
+        (("diff", "small.npz", "large.npz"), "differ in labels: they must be the same rows"),
+        (("diff", "small.npz", "large.npz", "--pair", "none"), "pairs their rows"),
+        (("diff", "small.npz", "absent.json"), "not JSON"),
         (("diff", "absent.json", "absent.json"), "No such file"),
     ],
 )
@@ -218,3 +220,27 @@ def test_select_keeps_clusters_together_and_says_the_seed(run, folder, tmp_path)
     assert "4 folds of 300 rows, seed 3" in out
     with_clusters, without = (json.loads(run(*given, *more, "--json")[1]) for more in (("--cluster", "patient"), ()))
     assert with_clusters["scores"] != without["scores"]
+
+
+def test_diff_pairs_the_rows_of_two_files_of_predictions(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 600)
+    logits = 2 * (np.eye(3)[labels] + rng.normal(size=(600, 3)))
+    order = rng.permutation(600)
+    np.savez("old.npz", logits=logits, labels=labels, id=np.arange(600))
+    np.savez("new.npz", logits=1.2 * logits[order], labels=labels[order], id=order)
+    for name in ("old", "new"):
+        Path(f"{name}.json").write_text(run("measure", f"{name}.npz", "--json")[1])
+    assert run("diff", "old.json", "new.json", "--fail-on-worse")[0] == 0  # small beside the noise of all rows
+    code, out, _ = run("diff", "old.npz", "new.npz", "--fail-on-worse", "--json")
+    found = json.loads(out)
+    jsonschema.validate(found, schema("diff"))
+    assert (code, found["worse"], found["notes"]) == (1, True, ["600 rows paired by id"])
+    pairs = json.loads(run("models", "old.npz", "new.npz", "--methods", "none", "--json")[1])
+    row = next(row for row in pairs["compared"]["none"]["rows"] if row["method"] == "new")
+    expected = row["difference"]["nll"]
+    headline = found["headlines"][0]
+    assert headline["change"] == pytest.approx(expected["value"])
+    assert 2 * headline["noise"] == pytest.approx(expected["high"] - expected["low"])
+    assert run("diff", "new.npz", "old.npz", "--fail-on-worse")[0] == 0

@@ -63,3 +63,20 @@ def test_a_batch_of_n_answers(run, tmp_path):
     write(log, 95)
     code, out, _ = run("monitor", log, "--once", "--batch", "10", "--json")
     assert (code, json.loads(out)["n_batches"], json.loads(out)["n_open"]) == (0, 9, 5)
+
+
+def test_a_reset_begins_a_new_period_without_reading_the_old_log_again(run, tmp_path):
+    log, state = tmp_path / "a.jsonl", tmp_path / "state.json"
+    options = [log, "--once", "--state", state, "--id", "id", "--json"]
+    write(log, 300, 0.4)
+    assert run("monitor", *options)[0] == 1
+    write(log, 50, 0.4, seed=1)  # of the old artifact, not read yet
+    code, out, err = run("monitor", *options, "--reset")
+    assert (code, err) == (0, "")
+    assert json.loads(out) == {"n": 0, "alarm": False, "n_bad_lines": 0, "n_duplicates": 0, "n_pending": 0}
+    assert run("monitor", *options)[0] == 0  # no answer yet
+    write(log, 200, seed=2)
+    write(log, 10, seed=1)  # logged twice, first in the old period
+    code, out, _ = run("monitor", *options)
+    report = json.loads(out)
+    assert (code, report["n"], report["n_duplicates"], report["alarm"]) == (0, 200, 10, False)

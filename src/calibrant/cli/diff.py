@@ -13,6 +13,7 @@ def diff(
     old: str,
     new: str,
     *,
+    pair: str | None = None,
     everything: bool = False,
     fail_on_worse: bool = False,
     markdown: bool = False,
@@ -24,12 +25,13 @@ def diff(
 
     Parameters
     ----------
-    old : A report, or the output of compare --json or measure --json.
-    new : The same of a later run.
+    old : A report, the output of compare --json or measure --json, or a file of predictions.
+    new : The same of a later run; two files of predictions are compared row by row.
+    pair : Column of identifiers of predictions, or order.
     everything : Show every figure, also those within noise.
     fail_on_worse : Exit 1 when the deciding metric of the best method is worse beyond noise.
     """
-    result = cal.diff(old, new)
+    result = cal.diff(old, new, pair=pair)
     if as_json:
         typer.echo(result.to_json())
     elif markdown:

@@ -8,7 +8,7 @@ import typer
 import calibrant as cal
 from calibrant.cli.streams import is_stdout_read
 from calibrant.cli.verbs import Fields, answer, printable, verb, warn
-from calibrant.shipping.feed import LogFollower
+from calibrant.shipping.feed import NO_ANSWERS, LogFollower
 from calibrant.shipping.monitor import LATE
 
 
@@ -22,6 +22,7 @@ def monitor(
     id_field: str | None = None,
     digits: int | None = None,
     state: str | None = None,
+    reset: bool = False,
     once: bool = False,
     until_alarm: bool = False,
     poll: Annotated[float, typer.Option(min=0.01)] = 1.0,
@@ -41,17 +42,21 @@ def monitor(
     id_field : Field that names an answer: one logged twice is counted once.
     digits : Decimals the confidences were rounded to; found from the log by default.
     state : File that keeps the monitor between runs.
+    reset : Begin a new period, as after a new artifact: answers that are in the log by now count no more.
     once : Read what is there, report, and leave.
     until_alarm : Leave with exit code 1 at the first alarm.
     poll : Seconds between looks at the log.
     """
     follower = LogFollower(file, state=state, id=id_field, digits=digits, window=window, n_bins=bins, **watch)
+    if reset:
+        follower.reset()
     try:
         while True:
             gained = follower.read()
             warn(filter(None, [follower.note]))
             follower.note = None
-            if gained or once:
+            if gained or once or reset:
+                reset = False
                 _show(follower, as_json)
                 follower.save()
             if once or (follower.monitor.alarm if until_alarm else not is_stdout_read()):
@@ -64,6 +69,14 @@ def monitor(
 
 def _show(follower: LogFollower, as_json: bool) -> None:
     monitor = follower.monitor
+    counts = {
+        "n_bad_lines": follower.n_bad,
+        "n_duplicates": follower.n_duplicates,
+        "n_pending": follower.n_pending,
+    }
+    if monitor.n == 0 and follower.n_resets:
+        period = f"0 answers since the new period began | {follower.offset} bytes read | no alarm"
+        return answer(as_json, NO_ANSWERS | counts, [period])
     if monitor.n == 0:
         problem = f" ({follower.first_problem})" if follower.first_problem else ""
         pending = f", {follower.n_pending} without a label yet" if follower.n_pending else ""
@@ -86,11 +99,6 @@ def _show(follower: LogFollower, as_json: bool) -> None:
             if group["alarm"]
         ),
     ]
-    counts = {
-        "n_bad_lines": follower.n_bad,
-        "n_duplicates": follower.n_duplicates,
-        "n_pending": follower.n_pending,
-    }
     answer(as_json, report | counts, lines)
     if as_json:
         return

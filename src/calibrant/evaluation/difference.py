@@ -13,8 +13,11 @@ from scipy.special import ndtr
 
 from calibrant.core.errors import InputError
 from calibrant.core.schema import Schema
+from calibrant.data import Predictions
+from calibrant.data.opening import READERS, suffix_of
 from calibrant.evaluation import tables
 from calibrant.evaluation.consistency import SIGNIFICANCE
+from calibrant.evaluation.models import ModelComparison, compare_models
 from calibrant.evaluation.results import TOO_FEW_TO_COMPARE
 from calibrant.evaluation.tables import NAN, Cell, Estimate, Json, PlainData, Row, Table
 from calibrant.metrics.clinical import Z_95
@@ -30,8 +33,9 @@ EMBEDDED = re.compile(rb'<script type="application/json" id="result">(.*?)</scri
 class Change(PlainData):
     """One figure of one method in both results.
 
-    change : new minus old. noise : half-width of the 95% interval of the change, from the two intervals taken as
-    independent; on the same test rows that is an upper bound. p_value : two-sided, before any adjustment.
+    change : new minus old. noise : half-width of the 95% interval of the change: of paired resamples if predictions
+    were compared, else from the two intervals taken as independent, an upper bound on the same test rows. p_value :
+    two-sided, before any adjustment.
     verdict : "better", "worse", "within noise", "changed" where no direction is good by itself, or "no interval".
     """
 
@@ -126,17 +130,20 @@ class Difference(PlainData):
         return tables.text(self.table(), said=self.summary(), width=120)
 
 
-def diff(old: Any, new: Any) -> Difference:
+def diff(old: Any, new: Any, *, pair: str | None = None, **options: Any) -> Difference:
     """Say which figures of a result changed by more than noise.
 
     The change of a figure is judged by z = (new − old) / √(s_old² + s_new²), where s is the width of the 95% interval
-    over 2·1.96. The table of all figures is adjusted for their number (Benjamini & Hochberg 1995); the deciding metric
-    of the best method is one planned comparison and is not.
+    over 2·1.96. Two files of predictions of the same rows are compared row by row: s is then that of the interval of
+    the change, which finds smaller changes. The table of all figures is adjusted for their number (Benjamini & Hochberg
+    1995); the deciding metric of the best method is one planned comparison and is not.
 
     Parameters
     ----------
     old, new : Comparison, ModelComparison, Measurement, their dictionaries, or files
-        Files are what `compare --json`, `measure --json` and the reports write.
+        Files are what `compare --json`, `measure --json` and the reports write; or two files of predictions.
+    pair : as in `compare_models`, for predictions: the column that names the rows, or "order".
+    **options : what else `compare_models` takes, for predictions.
 
     Examples
     --------
@@ -145,6 +152,8 @@ def diff(old: Any, new: Any) -> Difference:
     >>> diff(old, new).changes[0].verdict
     'better'
     """
+    if is_predictions(old) and is_predictions(new):
+        return _paired_difference(compare_models({"old": old, "new": new}, ["none"], pair=pair, **options))
     names, documents = zip(*(_document(result, word) for result, word in ((old, "old"), (new, "new"))), strict=True)
     # comparisons by model; a single one has no name
     first, second = (document.get("models", {"": document}) for document in documents)
@@ -176,12 +185,42 @@ def diff(old: Any, new: Any) -> Difference:
         raise InputError(f"{names[0]} has figures of {said[0]}, but {names[1]} of {said[1]}: no method is in both")
     added += [f"model {name}" for name in second if name not in first]
     removed += [f"model {name}" for name in first if name not in second]
-    # the verdicts that hold when 5% of those beyond noise may be wrong (Benjamini & Hochberg 1995)
+    return Difference(_adjusted(changes), tuple(headlines), tuple(added), tuple(removed), tuple(notes), criterion)
+
+
+def is_predictions(given: Any) -> bool:
+    """Return whether a side of a diff is predictions, or names a file of them."""
+    if not isinstance(given, str | os.PathLike):
+        return isinstance(given, Predictions)
+    suffix = suffix_of(Path(os.fspath(given).partition("#")[0]))
+    return suffix in READERS and suffix != ".json"
+
+
+def _paired_difference(models: ModelComparison) -> Difference:
+    """The changes between two models on the same rows, with intervals of the paired resamples."""
+    old, new = (one.row("none") for one in models.comparisons.values())
+    if error := old.error or new.error:
+        raise InputError(error)
+    changes = [
+        _change("", MEASURED, metric, old.metrics[metric], new.metrics[metric], paired=new.minus(old, metric)[0])
+        for metric in new.metrics
+        if metric in old.metrics
+    ]
+    if not models.pairing:
+        raise InputError('a diff of predictions pairs their rows: give pair="order" or the column of their identifiers')
+    few, notes = models.too_few_rows, [models.pairing]
+    if few:
+        notes.append(f"{few}: {TOO_FEW_TO_COMPARE}")
+    headlines = () if few else tuple(one for one in changes if one.metric == models.criterion)
+    return Difference(_adjusted(changes), headlines, (), (), tuple(notes), models.criterion)
+
+
+def _adjusted(changes: Sequence[Change]) -> tuple[Change, ...]:
+    """Return changes with verdicts of which at most 5% beyond noise may be wrong (Benjamini & Hochberg 1995)."""
     p_values = np.sort([one.p_value for one in changes if np.isfinite(one.p_value)])
     ranks = np.arange(1, len(p_values) + 1)
     limit = p_values[p_values * len(p_values) <= SIGNIFICANCE * ranks].max(initial=-1.0)
-    judged = tuple(_judged(one, limit) for one in changes)
-    return Difference(judged, tuple(headlines), tuple(added), tuple(removed), tuple(notes), criterion)
+    return tuple(_judged(one, limit) for one in changes)
 
 
 def _document(result: Any, word: str) -> tuple[str, Json]:
@@ -218,9 +257,12 @@ def _rows(document: Mapping[str, Any]) -> dict[str, dict[str, Estimate]]:
     return found
 
 
-def _change(model: str, method: str, metric: str, old: Estimate, new: Estimate) -> Change:
+def _change(
+    model: str, method: str, metric: str, old: Estimate, new: Estimate, *, paired: Estimate | None = None
+) -> Change:
     change = new.value - old.value
-    spread = float(np.hypot(old.high - old.low, new.high - new.low)) / (2 * Z_95)
+    width = np.hypot(old.high - old.low, new.high - new.low) if paired is None else paired.high - paired.low
+    spread = float(width) / (2 * Z_95)
     # a figure that never varies changed for certain, if at all
     p_value = float(2 * ndtr(-abs(change) / max(spread, 1e-300)))
     return _judged(Change(model, method, metric, "", old, new, change, Z_95 * spread, p_value), SIGNIFICANCE)
@@ -264,7 +306,10 @@ def _notes(names: Sequence[str], old: Mapping[str, Any], new: Mapping[str, Any])
         if None not in (before, after) and before != after:
             yield f"{words} differ: {before} and {after}"
     if old.get("test_fingerprint") is not None and old["test_fingerprint"] == new.get("test_fingerprint"):
-        yield "both were measured on the same labels: the noise of a change is at most what is stated"
+        yield (
+            "both were measured on the same labels: the noise of a change is at most what is stated; a diff of the two "
+            "files of predictions pairs their rows"
+        )
 
 
 def _at(model: str, text: str) -> str:

@@ -412,7 +412,7 @@ class LogFollower(Feed):
     answers, and those above 4 MiB, are counted and skipped.
     """
 
-    STATE = (*Feed.STATE, "offset", "inode", "head", "skipping", "n_lines", "n_bad", "first_problem")
+    STATE = (*Feed.STATE, "offset", "inode", "head", "skipping", "n_lines", "n_bad", "first_problem", "n_resets")
 
     def __init__(self, path: str, **choices: Any) -> None:
         self.path = path
@@ -426,7 +426,7 @@ class LogFollower(Feed):
         """The first bytes that were read, as text that JSON can hold."""
         self.skipping = False
         """Whether the line at the offset is the rest of one that is too long."""
-        self.n_lines = self.n_bad = 0
+        self.n_lines = self.n_bad = self.n_resets = 0
         self.first_problem: str | None = None
 
     def read(self) -> int:
@@ -457,6 +457,14 @@ class LogFollower(Feed):
                     f"it is taken for a copy, and its lines count from byte {self.offset} on"
                 )
             return gained
+
+    def reset(self) -> None:
+        """Begin a new period: all lines that are in the log by now count no more, but their ids are remembered."""
+        self.read()
+        self.monitor.reset()
+        self.n_duplicates = self.n_pending = self.n_lines = self.n_bad = 0
+        self.first_problem = None
+        self.n_resets += 1
 
     def _begins_alike(self, file: IO[bytes]) -> bool:
         file.seek(0)
