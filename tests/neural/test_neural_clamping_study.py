@@ -39,7 +39,7 @@ def test_tiny_study_runs(tmp_path) -> None:
     assert set(result["runs"][0]) >= {"joint", "input_only", "output_only", "temperature", "delta_norm"}
     assert len(result["shift"]) == 25
     with np.load(tmp_path / "tiny-logits-1.npz") as file:
-        assert file["test"].shape == (128, 4)
+        assert file["test"].shape == (64, 4)
     assert {run["start"] for run in result["published"]["runs"]} == {"data-driven", "normal"}
 
 
