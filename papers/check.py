@@ -122,7 +122,8 @@ def close(first: str, second: str) -> bool:
     if NUMBER.sub("#", lines[0]) != NUMBER.sub("#", lines[1]):
         return False
     for one, other in zip(*(NUMBER.findall(line) for line in lines), strict=True):
-        places = min(4, *(len(number.partition(".")[2]) for number in (one, other)))
+        # JSON leaves out zeros at the end, so that the longer one shows the last place
+        places = min(4, max(len(number.partition(".")[2]) for number in (one, other)))
         gap = abs(float(one.replace("−", "-")) - float(other.replace("−", "-")))
         if gap > (TOLERANCE + 0.01) * 10.0**-places:
             return False

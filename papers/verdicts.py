@@ -27,7 +27,9 @@ KINDS = {
 MEASURED = "measured"
 """Entry of a source that is stored in a file of measurements instead of with the claim."""
 
-NOT_CLAIMED = ("not studied", "not claimed", "not on this network", "not this procedure", "not in print")
+NOT_CLAIMED = (
+    "not studied", "not claimed", "not on this network", "not on these data", "not this procedure", "not in print",
+)  # fmt: skip
 """Beginnings of the column "paper" that mark a row as no claim of the paper."""
 
 
@@ -97,16 +99,25 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Count:
-    """Values without sampling error, by name; the claim holds if all of them are in [least, most]."""
+    """Values without sampling error, by name; the claim holds if all of them, as stored, are in [least, most].
+
+    source : what the values are computed from, as papers/README.md describes it; empty if that takes the predictions
+    """
 
     values: Mapping[str, float]
     least: float = -math.inf
     most: float = math.inf
+    source: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def stored(self) -> dict[str, float]:
+        """The values with six decimals."""
+        return {name: round(float(value), 6) + 0.0 for name, value in self.values.items()}
 
     @property
     def within(self) -> int:
         """The number of values in the range."""
-        return sum(self.least <= value <= self.most for value in self.values.values())
+        return sum(self.least <= value <= self.most for value in self.stored.values())
 
     @property
     def verdict(self) -> str:
@@ -116,7 +127,8 @@ class Count:
     def to_dict(self) -> dict[str, Any]:
         """Plain data: the values and the range."""
         ends = {key: end if math.isfinite(end) else None for key, end in (("least", self.least), ("most", self.most))}
-        return {"values": {name: round(float(value), 6) for name, value in self.values.items()}, **ends}
+        source = {key: value for key, value in self.source.items() if key != MEASURED}
+        return {"values": self.stored, **ends, "source": source}
 
 
 @dataclass(frozen=True)
@@ -150,6 +162,16 @@ class Claim:
             "holds": self.verdict,
             "judged": None if self.judged is None else self.judged.to_dict(),
         }
+
+
+def share(count: int, total: int, margin: float) -> tuple[str, Evidence]:
+    """A share of cases with its Wilson 95% interval in percent, and the evidence for "it is above the margin"."""
+    z, part = 1.959964, count / total
+    center = (part + z**2 / (2 * total)) / (1 + z**2 / total)
+    reach = z / (1 + z**2 / total) * math.sqrt(part * (1 - part) / total + z**2 / (4 * total**2))
+    low, high = (100 * max(0.0, min(1.0, end)) for end in (center - reach, center + reach))
+    words = f"{count} of {total}, {100 * part:.0f}% [{low:.0f}, {high:.0f}]"
+    return words, Evidence(100 * part, low, high, "above", margin, places=0, cases=f"{count} of {total}")
 
 
 def holm(claims: Sequence[Claim]) -> dict[int, str]:

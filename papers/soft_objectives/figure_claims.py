@@ -32,8 +32,9 @@ from claims import (
     student_mean,
     within,
 )
+from scipy.stats import norm
 
-from verdicts import Count, Evidence
+from verdicts import HOLDS, Evidence, share
 
 RESULTS = Path(__file__).parent / "results"
 SOFT = ("soft_avuc", "soft_ece")
@@ -83,29 +84,56 @@ def less_sure(rows: Runs, before: str, after: str) -> Judged:
 
 
 def both_signs(rows: Runs) -> Judged:
-    """Bins of the Brier rows that are over- and under-confident beyond two standard errors, all seeds pooled."""
+    """Has Brier both an over-confident and an under-confident bin of confidence (figure 10)?
+
+    The gap of a bin is the mean over the seeds; its standard error is binomial, of the rows of one seed, since all
+    seeds have the same test rows. The bins with the lowest and the highest gap in standard errors are judged by 95%
+    intervals with Bonferroni's correction for all bins, and the claim by the less certain of both.
+    """
     if BRIER not in rows:
         raise MissingRowError(BRIER)
-    bins = [run["test"]["none"]["reliability"] for run in rows[BRIER]]
+    gap, error = bin_gaps([run["test"]["none"]["reliability"] for run in rows[BRIER]])
+    z = norm.ppf(1 - 0.025 / len(gap))
+    source = {"interval": "bins", "runs": [run["at"] for run in rows[BRIER]], "path": "test/none/reliability"}
+    judged = {}
+    for side, place in (("above", int(np.argmax(gap / error))), ("below", int(np.argmin(gap / error)))):
+        ends = (100 * float(gap[place] + sign * z * error[place]) for sign in (0, -1, 1))
+        judged[side] = Evidence(*ends, side=side, source=source | {"scale": 100.0, "bin": place})
+    over, under = (int((sign * gap > z * error).sum()) for sign in (1, -1))
+    words = f"beyond chance {over} bins over-confident, {under} under-confident, of {len(gap)}; extremes "
+    words += " and ".join(str(one) for one in judged.values())
+    return words, judged["below" if judged["above"].verdict == HOLDS else "above"]
+
+
+def bin_gaps(bins: list[dict[str, list[float]]]) -> tuple[np.ndarray, np.ndarray]:
+    """Confidence − accuracy of each bin with rows, over all seeds, and its standard error with the rows of one."""
     count = np.sum([one["count"] for one in bins], axis=0)
     confidence, accuracy = (
-        np.sum([np.multiply(one["count"], one[side]) for one in bins], axis=0) / np.maximum(count, 1)
+        np.sum([np.multiply(one["count"], one[side]) for one in bins], axis=0)[count > 0] / count[count > 0]
         for side in ("confidence", "accuracy")
     )
-    gap, error = confidence - accuracy, np.sqrt(confidence * (1 - confidence) / np.maximum(count, 1))
-    over, under = int((gap > 2 * error).sum()), int((gap < -2 * error).sum())
-    words = f"{over} bins over-confident, {under} under-confident, of {int((count > 0).sum())}"
-    return words, Count({"over-confident": over, "under-confident": under}, least=1)
+    return confidence - accuracy, np.sqrt(confidence * (1 - confidence) * len(bins) / count[count > 0])
 
 
-def extreme_entropy(rows: Runs, row: str, *, highest: bool) -> Judged:
-    """The mean entropy of a row against the nearest other cell (figure 10)."""
+def lowest_entropy(rows: Runs, row: str) -> Judged:
+    """The mean entropy of a row against the lowest other cell (figure 10)."""
+    return _entropy_against(rows, row, 0, "below")
+
+
+def above_median_entropy(rows: Runs, row: str) -> Judged:
+    """The mean entropy of a row against the median of the other cells: is it among the highest (figure 10)?"""
+    return _entropy_against(rows, row, (len(CELLS) - 1) // 2, "above")
+
+
+def _entropy_against(rows: Runs, row: str, rank: int, side: str) -> Judged:
+    """The mean entropy of a row against that of the other cell of this rank."""
     entropies = {cell: pick(rows, cell, "test/none/entropy", 1.0) for cell in CELLS}
-    others = {cell: values for cell, values in entropies.items() if cell != row}
-    nearest = (max if highest else min)(others, key=lambda cell: statistics.mean(others[cell]))
-    difference = between(others[nearest], entropies[row])
-    verdict = difference.above() if highest else difference.below()
-    return f"nearest is {nearest}: {arrow(others[nearest], entropies[row], difference)}", verdict
+    others = sorted((cell for cell in CELLS if cell != row), key=lambda cell: statistics.mean(entropies[cell]))
+    rival = others[rank]
+    difference = between(entropies[rival], entropies[row])
+    words = f"{'lowest' if rank == 0 else 'median'} of the others is {rival}: "
+    words += arrow(entropies[rival], entropies[row], difference)
+    return words, difference.above() if side == "above" else difference.below()
 
 
 def better_and_surer(rows: Runs) -> Judged:
@@ -154,19 +182,9 @@ def scaling_count(rows: Runs) -> Judged:
     """In how many cells TS-SB-ECE has a lower ECE₂ than TS on average over seeds (table 2)."""
     pairs = [(ece2(rows, cell, "ts"), ece2(rows, cell, "ts-soft")) for cell in CELLS]
     wins = sum(statistics.mean(second) < statistics.mean(first) for first, second in pairs)
-    words, judged = wilson(wins, len(pairs))
+    words, judged = share(wins, len(pairs), 50)
     source = {"interval": "wilson", "pairs": [[first.source, second.source] for first, second in pairs]}
     return words, replace(judged, source=source)
-
-
-def wilson(count: int, total: int) -> tuple[str, Evidence]:
-    """A share of cases with its Wilson 95% interval, and the evidence for "in more than half"."""
-    z, share = 1.96, count / total
-    centre = (share + z**2 / (2 * total)) / (1 + z**2 / total)
-    reach = z / (1 + z**2 / total) * (share * (1 - share) / total + z**2 / (4 * total**2)) ** 0.5
-    low, high = centre - reach, centre + reach
-    words = f"{count} of {total}, {100 * share:.0f}% [{100 * low:.0f}, {100 * high:.0f}]"
-    return words, Evidence(100 * share, 100 * low, 100 * high, "above", 50, places=0, cases=f"{count} of {total}")
 
 
 def lower_figure(rows: Runs, before: str, after: str, key: str) -> Judged:
@@ -216,30 +234,50 @@ def _table_four() -> list[tuple[str, str, Check]]:
 
 
 CLAIMS: list[tuple[str, str, Check]] = [
-    ("… and with Brier", "3.69, lowest of six", lambda r: strongest(r, "brier")),
+    (
+        "Soft AvUC is the strongest secondary loss with Brier (figure 1)",
+        "3.69, lowest of six",
+        lambda r: strongest(r, "brier"),
+    ),
     ("Soft AvUC has the largest effect across primary losses (figure 1)", "largest d", largest_effect("none")),
-    ("… and after temperature scaling", "largest d", largest_effect("ts")),
+    (
+        "Soft AvUC has the largest effect across primary losses after temperature scaling (figure 1)",
+        "largest d",
+        largest_effect("ts"),
+    ),
     ("Soft bins become hard ones as T → 0 (figure 3)", "seen", lambda _: shapes.soft_bins_become_hard()),
     ("κ is the soft threshold, T its sharpness (figure 4)", "seen", lambda _: shapes.threshold_and_sharpness()),
     ("SB-ECE of a calibrated model tends to 0 (Proposition 1)", "→ 0", lambda _: shapes.proposition_one()),
     ("The best cell has a soft loss, over all primary losses (figure 5)", "3.38 → 1.57", best_cell),
     ("Cross entropy is over-confident (figures 6 and 10)", "seen", lambda r: mean_confidence_gap(r, CE, over=True)),
-    ("MMCE makes it less so", "seen", lambda r: less_sure(r, CE, "cross_entropy+mmce_weighted")),
+    (
+        "Reweighted MMCE makes cross entropy less over-confident (figures 6 and 10)",
+        "seen",
+        lambda r: less_sure(r, CE, "cross_entropy+mmce_weighted"),
+    ),
     ("Focal is under-confident (figures 6 and 10)", "seen", lambda r: mean_confidence_gap(r, FOCAL, over=False)),
-    ("Brier is over-confident in some bins, under-confident in others (figure 10)", "seen", both_signs),
+    ("Brier is over-confident in some bins and under-confident in others, CIFAR-100 (figure 10)", "seen", both_signs),
     (
         "Cross entropy has the lowest mean entropy (figure 10)",
         "lowest",
-        lambda r: extreme_entropy(r, CE, highest=False),
+        lambda r: lowest_entropy(r, CE),
     ),
-    ("Focal has the highest mean entropy (figure 10)", "highest", lambda r: extreme_entropy(r, FOCAL, highest=True)),
+    (
+        "Focal has a higher mean entropy than the median cell (figure 10)",
+        "amongst the highest",
+        lambda r: above_median_entropy(r, FOCAL),
+    ),
     ("No loss has both a lower ECE₂ and a lower mean entropy than cross entropy", "open challenge", better_and_surer),
     (
         "Soft AvUC has the lowest ECE₂ under shift with cross entropy (figure 8)",
         "lowest (ImageNet)",
         lowest_under_shift,
     ),
-    ("TS-SB-ECE beats TS under shift after Brier (figure 9)", "lower", lambda r: soft_scaling_under_shift(r, BRIER)),
+    (
+        "TS-SB-ECE beats TS at all severities of shift after Brier (figure 9)",
+        "all severities",
+        lambda r: soft_scaling_under_shift(r, BRIER),
+    ),
     ("TS-SB-ECE beats TS in most cells (table 2)", "35 of 42", scaling_count),
     *(
         (

@@ -19,7 +19,7 @@ from calibrant.evaluation.bootstrap import Resamples, percentile_interval
 from calibrant.evaluation.scoring import chosen_metrics, column_rows, estimated
 from calibrant.kernels.rows import scan
 from studies.networks import Network
-from verdicts import MEASURED, Claim, Evidence
+from verdicts import MEASURED, Claim, Count, Evidence, share
 
 RESOLUTION = 1e-6
 """Of stored draws: 0.0001 points."""
@@ -192,21 +192,27 @@ def with_spread(estimate: Estimate) -> str:
 def evidence(
     estimate: Estimate, side: str, margin: float = 0.0, *, scale: float = 100.0, places: int = 2, cases: str = ""
 ) -> Evidence:
-    """The evidence for a claim in printed units; the margin is in units of the estimate."""
+    """The evidence for a claim in printed units; the margin is in units of the estimate.
+
+    Raw values of cases have one more place than the interval, and the interval is computed from these: digits that no
+    print shows, in which processors differ, are not stored and decide nothing.
+    """
+    if estimate.cases and not estimate.measured:
+        estimate = over_cases(np.round(scale * np.array(estimate.cases), places + 1) / scale)
     low, high = estimate.interval
     ends = (scale * one for one in (estimate.value, low, high))
-    source = _source(estimate, scale)
+    source = _source(estimate, scale, places)
     return Evidence(
         *ends, side=side, margin=scale * margin, places=places, df=estimate.df, cases=cases, source=source
     )  # fmt: skip
 
 
-def _source(estimate: Estimate, scale: float) -> dict[str, Any]:
+def _source(estimate: Estimate, scale: float, places: int) -> dict[str, Any]:
     """The measurements of each network with their weights, or the values of the cases."""
     if estimate.measured:
         parts = [{name: round(weight, 9) for name, weight in part.items()} for part in estimate.parts]
         return {"interval": "networks", "scale": scale, "networks": parts, MEASURED: estimate.measured}
-    return {"interval": "student", "values": [round(scale * value, 6) for value in estimate.cases]}
+    return {"interval": "student", "values": [round(scale * value, places + 1) for value in estimate.cases]}
 
 
 def below_zero(estimate: Estimate, margin: float = 0.0, **printed: Any) -> Evidence:
@@ -265,25 +271,54 @@ def over_cases(values: np.ndarray) -> Estimate:
     return Estimate(value, draws, df=len(values) - 1, cases=tuple(map(float, values)))
 
 
-def mostly(cases: Mapping[str, float], low: float, high: float) -> tuple[str, Evidence]:
-    """The share of cases in [low, high] with its Wilson interval: evidence for "in more than half of such cases"."""
-    count, total = sum(low <= value <= high for value in cases.values()), len(cases)
-    z, share = 1.96, count / total
-    centre = (share + z**2 / (2 * total)) / (1 + z**2 / total)
-    reach = z / (1 + z**2 / total) * np.sqrt(share * (1 - share) / total + z**2 / (4 * total**2))
-    ends = max(0.0, centre - reach), min(1.0, centre + reach)
+MOST, ALMOST_ALL = 50.0, 89.0
+"""Shares in percent above which cases are "most" and "almost all"; both papers that write the latter have 8 of 9 or
+more (8 of 9 and 33 of 36)."""
+
+
+def mostly(cases: Mapping[str, float], low: float, high: float, margin: float = MOST) -> tuple[str, Evidence]:
+    """The share of cases in [low, high] with its Wilson interval: evidence for a share above the margin."""
+    words, judged = share(sum(low <= value <= high for value in cases.values()), len(cases), margin)
     source = {"interval": "wilson", "values": dict(cases), "least": low, "most": high}
-    judged = Evidence(
-        100 * share, 100 * ends[0], 100 * ends[1], "above", 50, places=0, cases=f"{count} of {total}", source=source
-    )  # fmt: skip
-    return f"{count} of {total}, {100 * share:.0f}% [{100 * ends[0]:.0f}, {100 * ends[1]:.0f}]", judged
+    return words, replace(judged, source=source)
+
+
+def lower_in(
+    differences: Mapping[str, Estimate], margin: float, *, scale: float = 100.0, places: int = 2
+) -> tuple[str, Evidence]:
+    """The share of cases in which the first of two methods is lower, from measurements of each case."""
+    values = {name: round(scale * one.value, places + 1) for name, one in differences.items()}
+    words, judged = mostly(values, -scale, -(10.0 ** -(places + 1)), margin)
+    parts = {name: _weights(one) for name, one in differences.items()}
+    measured = {name: one for some in differences.values() for name, one in some.measured.items()}
+    about = {"measurements": parts, "scale": scale, "places": places + 1, MEASURED: measured}
+    return words, replace(judged, source=judged.source | about)
+
+
+def count_measured(
+    estimates: Mapping[str, Estimate], least: float, most: float, *, printed: Mapping[str, float], places: int = 2
+) -> Count:
+    """Measurements in percent, rounded to the printed places, minus the printed values."""
+    values = {
+        name: round(round(100 * one.value, places) - printed[name], places) + 0.0 for name, one in estimates.items()
+    }
+    parts = {name: _weights(one) for name, one in estimates.items()}
+    measured = {name: one for some in estimates.values() for name, one in some.measured.items()}
+    about = {"measurements": parts, "scale": 100.0, "places": places, "printed": dict(printed)}
+    return Count(values, least, most, source={**about, MEASURED: measured})
+
+
+def _weights(estimate: Estimate) -> dict[str, float]:
+    """The weight of each measurement in an estimate of one case."""
+    (part,) = estimate.parts
+    return {name: round(weight, 9) for name, weight in part.items()}
 
 
 def measurements_of(claims: Sequence[Claim]) -> dict[str, Estimate]:
     """The measurements that claims are computed from, by name."""
     found: dict[str, Estimate] = {}
     for claim in claims:
-        if isinstance(claim.judged, Evidence):
+        if claim.judged is not None:
             found |= claim.judged.source.get(MEASURED, {})
     return found
 

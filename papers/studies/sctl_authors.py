@@ -12,6 +12,7 @@ from calibrant.evaluation.bootstrap import draw
 from studies.measuring import (
     Measured,
     above_zero,
+    count_measured,
     each,
     fit_and_measure,
     lower,
@@ -33,6 +34,9 @@ NO_OBJECTIVE = ("PTS", "focal_detached")
 """The detached loss is no objective to minimize, and refits of the network do not settle on its fixed point."""
 
 CLOSE = 0.10
+"""Points within which a printed value comes out, a choice of ours: their optimizers stop before the optimum."""
+
+DATA = "on CIFAR-10-LT (table 2)"
 
 # test ECE in %, in the order of NETWORKS, from the log files that the authors published with their code
 LOGGED: dict[str, tuple[float, ...]] = {
@@ -126,22 +130,16 @@ def _claims(fits: Fits) -> list[Claim]:
         words, holds = lower([fit[f"{base}+Ours"].ece - fit[base].ece for fit in fits.values()])
         logged = [f"{LOGGED[f'{base}+Ours'][place] - LOGGED[base][place]:+.2f}" for place in range(len(NETWORKS))]
         paper = ", ".join(logged).replace("-", "−")
-        claims.append(Claim(f"Class-loss scaling lowers the ECE of {base} (table 2)", paper, words, holds))
+        claims.append(Claim(f"Class-loss scaling lowers the ECE of {base} {DATA}", paper, words, holds))
+    claims += [_against(fits, base, "LS", _printed(base, "LS")) for base in BASES]
+    claims += [_against(fits, base, "FL", _printed(base, "FL")) for base in BASES]
     for base in BASES:
-        differences = [fit[f"{base}+Ours"].ece - fit[f"{base}+LS"].ece for fit in fits.values()]
-        words, holds = lower(differences)
-        claims.append(
-            Claim(f"{base}+Ours has a lower ECE than {base}+LS (table 2)", _printed(base, "LS"), words, holds)
-        )
-    for base in BASES:
-        focal = f"{base}+FL" if base == "PTS" else f"{base}+FL, detached"
-        differences = [fit[f"{base}+Ours"].ece - fit[focal].ece for fit in fits.values()]
-        claim = f"{base}+Ours has a lower ECE than {base}+FL (table 2)"
-        claims.append(Claim(claim, _printed(base, "FL"), *lower(differences)))
+        if (base, "focal_detached") != NO_OBJECTIVE:
+            paper = f"not in print, the loss of the authors' code: {_printed(base, 'FL')}"
+            claims.append(_against(fits, base, "FL, detached", paper))
     raised = pooled([fit["CTS+Ours"].accuracy - fit["CTS"].accuracy for fit in fits.values()])
-    claims.append(
-        Claim("CTS+Ours raises accuracy (table 2)", "+1.58 to +3.41", f"{signed(raised)} points", above_zero(raised))
-    )
+    words = f"{signed(raised)} points"
+    claims.append(Claim(f"CTS+Ours raises accuracy {DATA}", "+1.58 to +3.33", words, above_zero(raised)))
     steps = {
         f"{base} {network}": 100 * abs(fit[f"{base}+Ours"].ece.value - fit[f"{base}+Ours, first step"].ece.value)
         for network, fit in fits.items()
@@ -154,16 +152,24 @@ def _claims(fits: Fits) -> list[Claim]:
 
 
 def _closeness(fits: Fits, base: str) -> Claim:
-    off = {
-        f"{row} {network}": 100 * fit[row].ece.value - LOGGED[row][place]
-        for place, (network, fit) in enumerate(fits.items())
-        for row in (base, f"{base}+Ours")
-    }
-    judged = Count(off, -CLOSE - 0.005, CLOSE + 0.005)
+    rows = (base, f"{base}+Ours")
+    ours = {f"{row} {network}": fit[row].ece for network, fit in fits.items() for row in rows}
+    logged = {f"{row} {network}": LOGGED[row][place] for place, network in enumerate(fits) for row in rows}
+    judged = count_measured(ours, -CLOSE, CLOSE, printed=logged)
+    off = judged.values
     worst = max(off, key=lambda name: abs(off[name]))
     words = f"{judged.within} of {len(off)} within {CLOSE:.2f}; worst {off[worst]:+.2f} ({worst})".replace("-", "−")
-    claim = f"Table 2, {base} and {base}+Ours: every printed figure comes out to {CLOSE:.2f}"
+    claim = f"Table 2, CIFAR-10-LT, {base} and {base}+Ours: all printed values come out within {CLOSE:.2f} points"
     return Claim(claim, "printed", words, judged)
+
+
+def _against(fits: Fits, base: str, loss: str, paper: str) -> Claim:
+    """Class-loss scaling against another loss, with the values of the latter."""
+    words, judged = lower([fit[f"{base}+Ours"].ece - fit[f"{base}+{loss}"].ece for fit in fits.values()])
+    rivals = ", ".join(percent(fit[f"{base}+{loss}"].ece.value) for fit in fits.values())
+    name = loss.replace(", detached", " with a stopped gradient")
+    claim = f"{base}+Ours has a lower ECE than {base}+{name} {DATA}"
+    return Claim(claim, paper, f"{words}; {name} here {rivals}", judged)
 
 
 def _printed(base: str, loss: str) -> str:

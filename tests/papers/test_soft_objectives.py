@@ -19,6 +19,8 @@ sys.path.insert(0, str(STUDY))
 import figure_claims  # noqa: E402
 import shapes  # noqa: E402
 
+import verdicts  # noqa: E402
+
 ADDRESS = count()
 
 
@@ -52,10 +54,39 @@ def test_the_best_cell_decides_figure_5():
     assert figure_claims.best_cell(cells())[1].verdict == "not decided"
 
 
-def test_lowest_and_highest_entropy():
+def test_an_entropy_is_the_lowest_or_above_the_median():
     low = cells(cross_entropy_none={"ece": 0.05, "entropy": 0.5})
-    assert figure_claims.extreme_entropy(low, "cross_entropy+none", highest=False)[1].verdict == "holds"
-    assert figure_claims.extreme_entropy(low, "cross_entropy+none", highest=True)[1].verdict == "does not hold"
+    assert figure_claims.lowest_entropy(low, "cross_entropy+none")[1].verdict == "holds"
+    assert figure_claims.above_median_entropy(low, "cross_entropy+none")[1].verdict == "does not hold"
+    assert figure_claims.lowest_entropy(low, "focal+none")[1].verdict == "does not hold"
+
+
+def test_a_claim_on_all_severities_is_judged_by_the_least_favorable_one():
+    def shifted(gaps):
+        runs = [run(0.05) for _ in range(3)]
+        for seed, one in enumerate(runs):
+            for name, cell in one["shift"].items():
+                gap = gaps[int(name[-1]) - 1] + seed * 1e-4
+                one["shift"][name] = {**cell, "ts-soft": {"mass_ece": cell["ts"]["mass_ece"] + gap}}
+        return figure_claims.soft_scaling_under_shift({"a": runs}, "a")[1].verdict
+
+    assert shifted([-0.01, -0.02, -0.03, -0.04, -0.05]) == "holds"
+    assert shifted([-0.0001, -0.02, -0.03, -0.04, -0.05]) == "not decided"  # the mean is lower beyond chance
+    assert shifted([-0.01, -0.02, -0.03, -0.04, 0.005]) == "does not hold"
+
+
+def test_both_signs_need_a_bin_beyond_chance_on_each_side():
+    def verdict(gaps, count=1000.0):
+        confidence = np.linspace(0.2, 0.9, 5)
+        table = {"count": [count] * 5 + [0.0], "confidence": [*confidence, 0.0]}
+        table["accuracy"] = [*(confidence - gaps), 0.0]
+        row = run(0.05)
+        row["test"]["none"] = {**row["test"]["none"], "reliability": table}
+        return figure_claims.both_signs({figure_claims.BRIER: [row]})[1].verdict
+
+    assert verdict(np.array([-0.1, 0.0, 0.0, 0.0, 0.1])) == "holds"
+    assert verdict(np.array([-0.01, 0.0, 0.0, 0.0, 0.1])) == "not decided"
+    assert verdict(np.array([0.1, 0.1, 0.1, 0.1, 0.09])) == "does not hold"
 
 
 def test_a_cell_that_is_better_and_surer_refutes_the_open_challenge():
@@ -97,8 +128,8 @@ def test_the_largest_effect_over_primary_losses_and_datasets():
 def test_shares_of_cells_have_wilson_intervals():
     words, judged = figure_claims.scaling_count(cells())
     assert (words, judged.verdict) == ("18 of 18, 100% [82, 100]", "holds")
-    assert figure_claims.wilson(9, 18)[1].verdict == "not decided"
-    assert figure_claims.wilson(0, 18)[1].verdict == "does not hold"
+    assert verdicts.share(9, 18, 50)[1].verdict == "not decided"
+    assert verdicts.share(0, 18, 50)[1].verdict == "does not hold"
 
 
 def test_formulas_behind_figures_3_and_4():

@@ -20,16 +20,19 @@ from calibrant.evaluation.bootstrap import draw
 PAPERS = Path(__file__).resolve().parents[2] / "papers"
 sys.path.insert(0, str(PAPERS))
 
-from check import stale_readme  # noqa: E402
+from check import close, stale_readme  # noqa: E402
 from studies import NAMES, run_study, sctl, weight_scaling  # noqa: E402
 from studies.descent import descend, share_of_worst  # noqa: E402
 from studies.measuring import (  # noqa: E402
     Estimate,
     above_zero,
+    evidence,
     fit_and_measure,
     higher,
     lower,
+    lower_in,
     mostly,
+    over_cases,
     signed,
 )
 from studies.networks import read_networks  # noqa: E402
@@ -190,6 +193,39 @@ def test_verdicts():
     assert Count({"a": 0.0, "b": 0.1}, most=0.1).verdict == "holds"
     assert signed(figure(-0.01, 0.0)) == "−1.00 [−1.00, −1.00]"
     assert signed(figure(-1e-9, 0.0)) == "+0.00 [+0.00, +0.00]"
+
+
+def test_raw_values_of_cases_have_one_place_more_than_their_interval():
+    """MS on few rows has no optimum, and processors stop at different ends; no such digit is stored or decides."""
+    first = np.array([0.35603897, 0.38312544, 0.2922706, 0.34242554, 0.38645065])
+    second = np.array([0.35603927, 0.38312574, 0.29227425, 0.34242542, 0.38645054])
+    judged = [evidence(over_cases(values), "above") for values in (first, second)]
+    assert judged[0].to_dict() == judged[1].to_dict()
+    stored = np.array(judged[0].source["values"])
+    assert stored.tolist() == [35.604, 38.313, 29.227, 34.243, 38.645]
+    exact = over_cases(stored)
+    assert (judged[0].value, judged[0].low) == pytest.approx((exact.value, exact.interval[0]), rel=1e-12)
+
+
+def test_close_numbers_differ_by_two_units_of_the_last_place():
+    assert close('  "a": 29.227,', '  "a": 29.229,')
+    assert not close('  "a": 29.227,', '  "a": 29.23,')  # a zero at the end is not written
+    assert close("| 1.00 | **2.50** |", "| **1.02** | 2.50 |")
+    assert not close("| 3 of 4 | 1.00 |", "| 2 of 4 | 1.00 |")
+
+
+def test_a_share_counts_networks_and_a_mean_weighs_them():
+    def figure(value):
+        return Estimate(value, np.full(50, value)).named(f"{value}")
+
+    gaps = {"a": figure(-0.1), "b": figure(0.001), "c": figure(0.002), "d": figure(0.0)}
+    words, judged = lower_in(gaps, 50)
+    assert (words, judged.verdict) == ("1 of 4, 25% [5, 70]", "not decided")
+    assert judged.source["values"] == {"a": -10.0, "b": 0.1, "c": 0.2, "d": 0.0}
+    assert lower(list(gaps.values()))[1].value < 0
+    many = {str(place): figure(-0.01) for place in range(40)}
+    assert lower_in(many, 89)[1].verdict == "holds"
+    assert lower_in(dict(list(many.items())[:20]), 89)[1].verdict == "not decided"
 
 
 def test_a_verdict_reads_what_is_printed():

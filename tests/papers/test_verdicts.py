@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from decimal import ROUND_HALF_EVEN, Decimal
 from fnmatch import fnmatchcase
 from functools import cache
+from itertools import pairwise
 from math import inf, isfinite
 from pathlib import Path
 
@@ -46,7 +48,8 @@ def student_interval(values):
     values = np.asarray(values, dtype=float)
     if len(values) < 2:
         return values.mean(), -inf, inf
-    return values.mean(), *stats.t.interval(0.95, len(values) - 1, values.mean(), stats.sem(values))
+    reach = stats.t.ppf(0.975, len(values) - 1) * stats.sem(values)
+    return values.mean(), values.mean() - reach, values.mean() + reach
 
 
 def interval_of_networks(study, source):
@@ -90,6 +93,60 @@ def wilson_interval(count, total):
     return [100 * one for one in (count / total, found.low, found.high)]
 
 
+def measured_values(study, source):
+    """Sums of measurements by case, rounded as stored, minus the printed values."""
+    measurements, places = read_measurements(study), source["places"]
+    sums = {
+        case: round(source["scale"] * sum(weight * measurements[name][0] for name, weight in part.items()), places)
+        for case, part in source["measurements"].items()
+    }
+    return {case: round(value - source.get("printed", {}).get(case, 0), places) for case, value in sums.items()}
+
+
+def seeds_interval(study, source):
+    """Mean over runs, with the reaches of Student's interval over them and of resampled test rows combined."""
+    file = json.loads("\n".join(read_lines(study, source["file"])))
+    section = file[source["section"]] if source["section"] else file
+    fixed = ("gamma", "penalty", "start", "rate")
+    runs = [run for run in section["runs"] if all(run[key] == source[key] for key in fixed)]
+    rows, column, other = interval(study, source["rows"]), source["column"], source["other"]
+    joint = np.array([run["joint"][column] for run in runs])
+    if other == "output_only":
+        rival = np.array([run["output_only"][column] for run in runs])
+    elif other == "first seed":
+        rival = joint[0] - rows[0] / source["scale"]
+    else:
+        rival = file[other][column] if other in file else read_measurements(study)[other][0]
+    gaps = source["scale"] * (joint - rival)
+    spread = student_interval(gaps) if len(gaps) > 1 else (gaps[0],) * 3
+    low, high = (np.hypot(spread[end] - spread[0], rows[end] - rows[0]) for end in (1, 2))
+    return spread[0], spread[0] - low, spread[0] + high
+
+
+def bin_interval(study, source):
+    """Gap of a bin over runs that share their rows, corrected for the number of bins."""
+    runs = [address.rpartition(":") for address in source["runs"]]
+    tables = [json.loads(read_lines(study, file)[int(line) - 1]) for file, _, line in runs]
+    for key in source["path"].split("/"):
+        tables = [table[key] for table in tables]
+    count, confidence, accuracy = (
+        np.array([table[key] for table in tables]) for key in ("count", "confidence", "accuracy")
+    )
+    seen = count.sum(axis=0) > 0
+    mean = [np.average(part[:, seen], axis=0, weights=count[:, seen])[source["bin"]] for part in (confidence, accuracy)]
+    error = np.sqrt(mean[0] * (1 - mean[0]) / count.mean(axis=0)[seen][source["bin"]])
+    reach = stats.norm.isf(0.025 / seen.sum()) * error
+    return [source["scale"] * (mean[0] - mean[1] + step) for step in (0, -reach, reach)]
+
+
+def rises_of_entropy(study, source):
+    """Differences of entropy between successive γ."""
+    file = json.loads("\n".join(read_lines(study, source["file"])))
+    scores = (file[source["section"]] if source["section"] else file)["scores"]
+    points = sorted((one["gamma"], one["entropy"]) for one in scores if one["penalty"] == source["penalty"])
+    return {f"γ = {after[0]:g}": after[1] - before[1] for before, after in pairwise(points)}
+
+
 def interval(study, source):
     """Value and ends of the interval that a claim's source describes."""
     kind = source["interval"]
@@ -97,6 +154,10 @@ def interval(study, source):
         return interval_of_networks(study, source)
     if kind == "student":
         return student_interval(source["values"])
+    if kind == "seeds":
+        return seeds_interval(study, source)
+    if kind == "bins":
+        return bin_interval(study, source)
     if kind == "stored":
         value = json.loads("\n".join(read_lines(study, source["file"])))
         for key in source["path"]:
@@ -110,6 +171,8 @@ def interval(study, source):
         wins = [sample(study, second).mean() < sample(study, first).mean() for first, second in source["pairs"]]
         return wilson_interval(sum(wins), len(wins))
     if kind == "wilson":
+        if "measurements" in source:
+            assert source["values"] == measured_values(study, source)
         values = np.array(list(source["values"].values()))
         return wilson_interval(int(((values >= source["least"]) & (values <= source["most"])).sum()), len(values))
     first = sample(study, source["first"])
@@ -131,6 +194,10 @@ def judge(study, one):
     if judged is None:
         return "not decided"
     if "values" in judged:
+        source = judged["source"]
+        if source:
+            raw = measured_values(study, source) if "measurements" in source else rises_of_entropy(study, source)
+            assert judged["values"] == pytest.approx(raw, abs=1e-6), one
         least, most = (-inf if judged["least"] is None else judged["least"], judged["most"])
         within = [least <= value <= (inf if most is None else most) for value in judged["values"].values()]
         return "holds" if all(within) else "does not hold"
@@ -213,6 +280,25 @@ def test_a_changed_raw_value_changes_the_verdict():
     swapped = {**source, "first": source["second"], "second": source["first"]}
     with pytest.raises(AssertionError):
         judge("soft_objectives", {**claim, "judged": {**claim["judged"], "source": swapped}})
+
+
+@pytest.mark.parametrize("study", FILES)
+def test_names_of_claims_are_unique_and_readable_without_their_neighbors(study):
+    names = [one["claim"] for one in read_claims(study)]
+    assert len(set(names)) == len(names)
+    referring = re.compile(
+        r"…|\b(does|do|did) (too|so)\b|\bso does\b|\b(it|this|that) is\b|\bmakes it\b|\balso\b|^and\b"
+    )
+    assert [name for name in names if referring.search(name)] == []
+
+
+def test_shares_are_judged_where_a_paper_claims_a_share():
+    claims = {one["claim"]: one["judged"] for study in FILES for one in read_claims(study) if one["kind"] == "paper"}
+    shares = {name: judged for name, judged in claims.items() if re.search(r"almost all|more than half|\bmost\b", name)}
+    assert len(shares) >= 5
+    for name, judged in shares.items():
+        assert judged["source"]["interval"] == "wilson", name
+        assert judged["margin"] == (89 if "almost all" in name else 50), name
 
 
 @pytest.mark.parametrize(
