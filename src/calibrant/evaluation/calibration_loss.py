@@ -12,6 +12,7 @@ from calibrant.calibrators.registry import get
 from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.core.arrays import Array, check_choice, check_counts, check_whole, short_repr
 from calibrant.core.errors import FitWarning, InputError
+from calibrant.core.few_clusters import count_clusters, mean_error, needs_t_interval, t_quantile
 from calibrant.core.rows import Rows
 from calibrant.core.schema import cluster_codes
 from calibrant.core.softmax import finite_log_odds, sigmoid, softplus
@@ -19,7 +20,6 @@ from calibrant.core.zeros import log_floor_of, raised
 from calibrant.data import Predictions, open_predictions
 from calibrant.data.predictions import CHUNK_BYTES
 from calibrant.data.source import ArraySource
-from calibrant.evaluation.few_clusters import count_clusters, mean_error, needs_t_interval, t_quantile
 from calibrant.evaluation.tables import Json, PlainData
 from calibrant.metrics.clinical import Z_95
 from calibrant.metrics.inputs import Checked

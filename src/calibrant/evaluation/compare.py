@@ -18,6 +18,7 @@ from calibrant.core import progress
 from calibrant.core.arrays import check_counts, check_whole
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import InputError, said
+from calibrant.core.few_clusters import count_clusters, few_clusters_notes
 from calibrant.core.schema import cluster_codes
 from calibrant.data import Predictions, open_parts, open_predictions
 from calibrant.data.chunks import SPILL_BYTES, flattened
@@ -26,7 +27,6 @@ from calibrant.data.source import ArraySource
 from calibrant.engines.engine import Engine
 from calibrant.evaluation.bootstrap import Resamples, column_of, draw, sampled
 from calibrant.evaluation.evidence import count_evidence
-from calibrant.evaluation.few_clusters import count_clusters, few_clusters_notes
 from calibrant.evaluation.groups import (
     Grouping,
     columns_by,

@@ -14,8 +14,8 @@ from scipy.special import stdtr
 
 from calibrant.core.arrays import Array
 from calibrant.core.bins import check_n_bins, total_gap, width_index
+from calibrant.core.few_clusters import count_clusters, mean_error, needs_t_interval
 from calibrant.evaluation.bootstrap import in_blocks
-from calibrant.evaluation.few_clusters import count_clusters, mean_error, needs_t_interval
 from calibrant.evaluation.tables import Estimate, PlainData
 from calibrant.kernels.bins import index_sums
 from calibrant.metrics.clinical import Z_95

@@ -8,6 +8,7 @@ import numpy as np
 
 from calibrant.core.arrays import Array
 from calibrant.core.errors import InputError
+from calibrant.core.few_clusters import count_clusters, mean_error, needs_t_interval, t_quantile
 from calibrant.core.schema import cluster_codes
 from calibrant.evaluation.bootstrap import clopper_pearson
 from calibrant.evaluation.consistency import design_effect, row_mass
@@ -80,6 +81,9 @@ def kept_worth(confidence: Any, correct: Any, weights: Any, clusters: Any) -> tu
         clusters, _ = cluster_codes(clusters, len(mass))
     apart = mass * (1.0 - np.asarray(correct) - curve.risk[-1] - 1e-9)
     total = (mass.sum() * curve.coverage) ** 2 / (mass @ mass * squares.coverage)
+    if needs_t_interval(count_clusters(clusters, mass)):
+        # the spread of few clusters is uncertain itself (Korn & Graubard 1998)
+        total *= (t_quantile(np.inf) / t_quantile(mean_error(apart, mass, clusters)[1])) ** 2
     return curve, total / design_effect(apart, clusters)
 
 

@@ -3,15 +3,16 @@
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import stdtr
 
 from calibrant.core.errors import InputError
+from calibrant.core.few_clusters import needs_t_interval, t_quantile
 from calibrant.core.schema import Schema
 from calibrant.data import Predictions
 from calibrant.data.opening import READERS, suffix_of
@@ -20,7 +21,6 @@ from calibrant.evaluation.consistency import SIGNIFICANCE
 from calibrant.evaluation.models import ModelComparison, compare_models
 from calibrant.evaluation.results import TOO_FEW_TO_COMPARE
 from calibrant.evaluation.tables import NAN, Cell, Estimate, Json, PlainData, Row, Table
-from calibrant.metrics.clinical import Z_95
 from calibrant.metrics.record import facts, number, sign
 
 MEASURED = "measured"
@@ -134,9 +134,10 @@ def diff(old: Any, new: Any, *, pair: str | None = None, **options: Any) -> Diff
     """Say which figures of a result changed by more than noise.
 
     The change of a figure is judged by z = (new − old) / √(s_old² + s_new²), where s is the width of the 95% interval
-    over 2·1.96. Two files of predictions of the same rows are compared row by row: s is then that of the interval of
-    the change, which finds smaller changes. The table of all figures is adjusted for their number (Benjamini & Hochberg
-    1995); the deciding metric of the best method is one planned comparison and is not.
+    over 2·1.96; with fewer than 20 clusters by Student's t instead. Two files of predictions of the same rows are
+    compared row by row: s is then that of the interval of the change, which finds smaller changes. The table of all
+    figures is adjusted for their number (Benjamini & Hochberg 1995); the deciding metric of the best method is one
+    planned comparison and is not.
 
     Parameters
     ----------
@@ -163,12 +164,13 @@ def diff(old: Any, new: Any, *, pair: str | None = None, **options: Any) -> Diff
         both = first[model], second[model]
         notes += [_at(model, note) for note in _notes(names, *both)]
         before, after = map(_rows, both)
+        freedom = _degrees_of_freedom(document.get("n_clusters") for document in both)
         added += [_at(model, method) for method in after if method not in before]
         removed += [_at(model, method) for method in before if method not in after]
         for method, metrics in after.items():
             for metric, estimate in metrics.items():
                 if metric in before.get(method, {}):
-                    changes.append(_change(model, method, metric, before[method][metric], estimate))
+                    changes.append(_change(model, method, metric, before[method][metric], estimate, freedom))
         reasons = {word: one.get("too_few_rows") for word, one in zip(("old", "new"), both, strict=True)}
         few = [f"{word} result: {reason}: {TOO_FEW_TO_COMPARE}" for word, reason in reasons.items() if reason]
         notes += [_at(model, note) for note in few]
@@ -179,7 +181,7 @@ def diff(old: Any, new: Any, *, pair: str | None = None, **options: Any) -> Diff
         found = [rows[name][criterion] for rows, name in zip((before, after), best, strict=True)
                  if criterion in rows.get(name, {})]  # fmt: skip
         if len(found) == 2:
-            headlines.append(_change(model, " → ".join(dict.fromkeys(best)), criterion, *found))
+            headlines.append(_change(model, " → ".join(dict.fromkeys(best)), criterion, found[0], found[1], freedom))
     if not changes:
         said = ["; ".join(_at(model, ", ".join(_rows(one))) for model, one in part.items()) for part in (first, second)]
         raise InputError(f"{names[0]} has figures of {said[0]}, but {names[1]} of {said[1]}: no method is in both")
@@ -201,8 +203,11 @@ def _paired_difference(models: ModelComparison) -> Difference:
     old, new = (one.row("none") for one in models.comparisons.values())
     if error := old.error or new.error:
         raise InputError(error)
+    freedom = _degrees_of_freedom(one.n_clusters for one in models.comparisons.values())
     changes = [
-        _change("", MEASURED, metric, old.metrics[metric], new.metrics[metric], paired=new.minus(old, metric)[0])
+        _change(
+            "", MEASURED, metric, old.metrics[metric], new.metrics[metric], freedom, paired=new.minus(old, metric)[0]
+        )
         for metric in new.metrics
         if metric in old.metrics
     ]
@@ -257,15 +262,27 @@ def _rows(document: Mapping[str, Any]) -> dict[str, dict[str, Estimate]]:
     return found
 
 
-def _change(
-    model: str, method: str, metric: str, old: Estimate, new: Estimate, *, paired: Estimate | None = None
+def _degrees_of_freedom(n_clusters: Iterable[int | None]) -> float:
+    """Return the degrees of freedom of intervals; those over a few clusters are Student's t with at most n − 1."""
+    return min((count - 1 for count in n_clusters if count is not None and needs_t_interval(count)), default=np.inf)
+
+
+def _change(  # noqa: PLR0917
+    model: str,
+    method: str,
+    metric: str,
+    old: Estimate,
+    new: Estimate,
+    freedom: float,
+    *,
+    paired: Estimate | None = None,
 ) -> Change:
     change = new.value - old.value
     width = np.hypot(old.high - old.low, new.high - new.low) if paired is None else paired.high - paired.low
-    spread = float(width) / (2 * Z_95)
-    # a figure that never varies changed for certain, if at all
-    p_value = float(2 * ndtr(-abs(change) / max(spread, 1e-300)))
-    return _judged(Change(model, method, metric, "", old, new, change, Z_95 * spread, p_value), SIGNIFICANCE)
+    noise = float(width) / 2
+    # a metric that never varies changed for certain, if at all
+    p_value = float(2 * stdtr(freedom, -abs(change) * t_quantile(freedom) / max(noise, 1e-300)))
+    return _judged(Change(model, method, metric, "", old, new, change, noise, p_value), SIGNIFICANCE)
 
 
 def _judged(one: Change, limit: float) -> Change:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibrant.core.arrays import Array
+from calibrant.core.few_clusters import VERDICT_CLUSTERS, count_clusters, mean_error, needs_t_interval, t_quantile
 from calibrant.evaluation.bootstrap import clopper_pearson
 from calibrant.evaluation.consistency import FEWEST_ERRORS, FEWEST_ROWS, design_effect, row_mass
-from calibrant.evaluation.few_clusters import VERDICT_CLUSTERS, count_clusters, mean_error, needs_t_interval, t_quantile
 from calibrant.evaluation.tables import NAN, PlainData
 from calibrant.metrics.clinical import Z_95
 

@@ -30,6 +30,7 @@ from calibrant.core.arrays import Array
 from calibrant.core.bins import BinSums, check_n_bins, over, total_gap, width_edges, width_index
 from calibrant.core.bins import place as range_of
 from calibrant.core.errors import InputError
+from calibrant.core.few_clusters import BOOTSTRAP_CLUSTERS, VERDICT_CLUSTERS, mean_errors, t_quantile
 from calibrant.core.schema import MISSING, identifiers
 from calibrant.core.softmax import sigmoid
 from calibrant.evaluation.bootstrap import LEVEL, column_of, in_blocks
@@ -45,7 +46,6 @@ from calibrant.evaluation.consistency import (
     unit_sums,
 )
 from calibrant.evaluation.evidence import count_evidence
-from calibrant.evaluation.few_clusters import BOOTSTRAP_CLUSTERS, VERDICT_CLUSTERS, mean_errors, t_quantile
 from calibrant.evaluation.results import about
 from calibrant.evaluation.tables import (
     Estimate,

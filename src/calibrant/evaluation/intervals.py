@@ -17,6 +17,7 @@ from scipy.sparse import csr_array
 from calibrant.core.arrays import Array
 from calibrant.core.bins import mass_index, width_index
 from calibrant.core.errors import InputError
+from calibrant.core.few_clusters import count_clusters, mean_error, needs_t_interval, t_quantile
 from calibrant.evaluation.bootstrap import (
     LEVEL,
     Resamples,
@@ -24,7 +25,6 @@ from calibrant.evaluation.bootstrap import (
     inverted_interval,
     percentile_interval,
 )
-from calibrant.evaluation.few_clusters import count_clusters, mean_error, needs_t_interval, t_quantile
 from calibrant.kernels.isotonic import ScoreGroups
 from calibrant.metrics.classwise import class_loss_sums, class_sums, probability_block
 from calibrant.metrics.clinical import spline_knots

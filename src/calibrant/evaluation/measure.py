@@ -13,6 +13,7 @@ from calibrant.core import progress
 from calibrant.core.arrays import Array, check_counts
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import said
+from calibrant.core.few_clusters import count_clusters, few_clusters_notes
 from calibrant.data import Predictions, open_predictions
 from calibrant.data.chunks import flattened
 from calibrant.engines.engine import Engine
@@ -21,7 +22,6 @@ from calibrant.evaluation.bootstrap import draw, sampled
 from calibrant.evaluation.calibration_loss import CalibrationLoss, mendable
 from calibrant.evaluation.consistency import NoiseFloor, reliability_bins, row_mass
 from calibrant.evaluation.evidence import count_evidence
-from calibrant.evaluation.few_clusters import count_clusters, few_clusters_notes
 from calibrant.evaluation.groups import (
     GroupAnalysis,
     columns_by,

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from calibrant.core.arrays import Array, as_array, check_choice, check_shape
 from calibrant.core.errors import InputError, warn_user
+from calibrant.core.few_clusters import BOOTSTRAP_CLUSTERS, count_clusters, needs_t_interval
 from calibrant.core.rows import Rows, score_range
 from calibrant.core.schema import cluster_codes
 from calibrant.core.softmax import sigmoid
@@ -232,7 +233,7 @@ def flexible_calibration(
 
     The band is pointwise (Wald, on the log-odds). It comes from the curvature of the likelihood; with `clusters`, the
     cluster of each row (patient, image), from the sums of the score by cluster (Liang & Zeger 1986), since rows of one
-    cluster are no independent witnesses.
+    cluster are no independent witnesses. With fewer than 20 clusters there is no band, and a warning.
 
     Examples
     --------
@@ -266,6 +267,9 @@ def curve(checked: Checked, predicted: Array, clusters: ArrayLike | None = None)
     covariance = np.linalg.pinv(logistic_sums(scaled, positive, weights, point)[2] + pull.strength, hermitian=True)
     if clusters is not None:
         own, rows = cluster_codes(clusters, len(positive))[0], np.vstack([scaled, np.ones_like(positive)])
+        if needs_t_interval(n_clusters := count_clusters(own, checked.mass)):
+            warn_user(f"{n_clusters} clusters are too few for the band of the curve: {BOOTSTRAP_CLUSTERS} are needed")
+            covariance = np.full_like(covariance, np.nan)
         count, gaps = own.max() + 1, checked.mass * (sigmoid(point @ rows) - positive)
         sums = np.stack([np.bincount(own, gaps * column) for column in rows])
         covariance = covariance @ (sums @ sums.T * count / max(count - 1, 1)) @ covariance

@@ -72,7 +72,8 @@ def _calibrated(comparison: Comparison, before: MethodRow) -> Said:
             return "No, though bins show no gap", f"{detail}.", "bad"
         if before.calibration not in ("", CALIBRATED):
             return "No, though bins show no gap", f"{detail}, but it is {before.calibration}.", "bad"
-        short = f"Yes, as far as {comparison.n_test:,} rows can tell"
+        seen = f"{comparison.n_test:,} rows" if comparison.n_clusters is None else f"{comparison.n_clusters:,} clusters"
+        short = f"Yes, as far as {seen} can tell"
         return short, f"{detail}, no more than chance explains.", "good"
     side = ("off in both directions", words.high, words.low)[direction(over, under)]
     return f"No, {'probabilities are' if positive else 'it is'} {side}", f"{detail}{chance}.", "bad"
