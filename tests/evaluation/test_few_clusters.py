@@ -304,10 +304,8 @@ def test_missing_ids_of_files_count_one_by_one_and_missing_groups_form_a_group(s
     expected = cal.measure((given.probabilities, given.labels), cluster=fresh, **options)
     assert found.n_clusters == expected.n_clusters
     for name, one in expected.metrics.items():
-        same = (one.value, one.low, one.high)
-        assert (found.metrics[name].value, found.metrics[name].low, found.metrics[name].high) == pytest.approx(
-            same, rel=1e-4, abs=1e-6
-        ), name
+        ends = [found.metrics[name].value, found.metrics[name].low, found.metrics[name].high]
+        np.testing.assert_allclose(ends, [one.value, one.low, one.high], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 def test_models_with_missing_ids_are_paired():

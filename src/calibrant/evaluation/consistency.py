@@ -51,13 +51,14 @@ class NoiseFloor(PlainData):
     def restrict(self, ece: Estimate) -> Estimate:
         """Return the ECE with an interval that starts at 0 unless the test rejects calibration.
 
-        If it does, the interval starts above 0: an observed ECE exceeds the true one by at most the ECE of the noise,
-        which is below `critical`.
+        If it does, an interval from 0 starts at a bound above 0 instead: the observed ECE exceeds the true one by at
+        most the ECE of the noise, which is below `critical`.
         """
         if not np.isfinite(ece.low):
             return ece
-        low = max(ece.low, ece.value - self.critical, np.finfo(float).tiny) if self.significant else 0.0
-        return replace(ece, low=low)
+        if not self.significant:
+            return replace(ece, low=0.0)
+        return ece if ece.low > 0 else replace(ece, low=max(ece.value - self.critical, np.finfo(float).tiny))
 
 
 CLASS_SHARE = 0.2
