@@ -55,15 +55,12 @@ def test_two_columns_of_groups_and_folds(wards):
 @pytest.mark.filterwarnings("error")
 def test_a_method_by_group_without_groups_raises(wards):
     X, y, ward, frozen = wards
-    with pytest.raises(InputError, match="groups="):
+    with pytest.raises(InputError, match="needs groups"):
         CalibratedClassifier(frozen, method="platt+group").fit(X, y)
     model = CalibratedClassifier(frozen, method="platt+group").fit(X, y, groups=ward)
     for call in (model.predict_proba, model.predict):
-        with pytest.raises(InputError, match="by group"):
+        with pytest.raises(InputError, match="needs groups"):
             call(X)
-    plain = CalibratedClassifier(frozen, method="platt").fit(X, y)
-    with pytest.raises(InputError, match="leave groups out"):
-        plain.predict_proba(X, groups=ward)
 
 
 def test_requests_route_groups_to_the_calibrator_in_a_search(wards):
@@ -139,8 +136,6 @@ def test_weights_that_balance_the_classes_are_reported(wards):
 )
 @pytest.mark.parametrize("ensemble", [True, False])
 def test_folds_too_small_to_calibrate_on_raise(cv, ensemble):
-    if isinstance(cv, list) and not ensemble:
-        cv = LeaveOneOut()
     X, y = make_classification(60, random_state=0)
     with pytest.raises(InputError, match=r"LeaveOneOut|40-fold"):
         CalibratedClassifier(GaussianNB(), method="platt", cv=cv, ensemble=ensemble).fit(X, y)
@@ -150,7 +145,7 @@ def test_the_error_for_a_class_of_one_row_suggests_no_impossible_number_of_folds
     X, y = make_classification(60, random_state=0)
     y[:] = 0
     y[0] = 1
-    with pytest.raises(InputError, match="collect more rows"):
+    with pytest.raises(InputError, match="between 2 and the number of rows"):
         CalibratedClassifier(GaussianNB()).fit(X, y)
 
 

@@ -41,8 +41,7 @@ def test_a_scorer_returns_the_metric_with_greater_being_better(name, metric, ris
     p, y = model.predict_proba(X), (labels == "sick").astype(int)
     values = p if metric.about in ("matrix", "confidence") else p[:, 1]
     for given in ({}, {"sample_weight": weights}):
-        scaled = {key: value / value.mean() for key, value in given.items()}
-        expected = metric.values(values, y, **scaled)[name]
+        expected = metric.values(values, y, **given)[name]
         target = {"calibration_slope": 1, "observed_expected": 1}.get(name, 0)
         if name not in (*MAXIMIZED, "confidence", "entropy", "uncertainty"):
             expected = -abs(expected - target)
@@ -137,6 +136,11 @@ def test_several_labels_are_scored_by_their_mean(model):
     columns = [one[:, 1] for one in p] if isinstance(p, list) else p.T
     expected = -np.mean([calibrant.metrics.ece(p, y) for p, y in zip(columns, labels.T, strict=True)])
     assert scorer("ece")(model, X, labels) == pytest.approx(expected, abs=1e-12)
+
+
+def test_an_unknown_task_raises():
+    with pytest.raises(InputError, match="task must be"):
+        scorer("ece", task="ordinal")
 
 
 @pytest.mark.parametrize("name", ["reliability", "log_los", "decision_curve", "threshold_metrics"])

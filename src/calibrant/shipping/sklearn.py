@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-import sys
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
-from inspect import signature
 from numbers import Integral
 from pathlib import Path
+from traceback import walk_stack
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,9 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics._scorer import _BaseScorer, _cached_call
-from sklearn.model_selection import LeaveOneOut, StratifiedGroupKFold, check_cv
+from sklearn.model_selection import StratifiedGroupKFold, check_cv
 from sklearn.preprocessing import LabelEncoder
-from sklearn.utils import _safe_indexing, indexable
+from sklearn.utils import Tags, _safe_indexing, indexable
 from sklearn.utils.metadata_routing import _routing_enabled, process_routing
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
@@ -43,6 +43,7 @@ from calibrant.core.errors import FitWarning, InputError, MissingExtraError, war
 from calibrant.core.schema import identifiers
 from calibrant.core.softmax import log_stored
 from calibrant.metrics import METRICS
+from calibrant.metrics.inputs import check_choice
 from calibrant.metrics.record import FIGURES, Figure, Metric
 
 Params = dict[str, Any]
@@ -122,22 +123,28 @@ class CalibratedClassifier(CalibratedClassifierCV):
         check_classification_targets(y)
         X, y = indexable(X, y)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, X)
-        estimator, calibrator = self._get_estimator(), self._get_calibrator(y)
-        if calibrator.takes_groups and groups is None:
-            raise InputError(f"the method {self.method!r} calibrates by group: call fit(X, y, groups=...)")
+        estimator = self._get_estimator()
         frozen = isinstance(estimator, FrozenEstimator)
         if frozen:
             check_is_fitted(estimator)
         encoder = LabelEncoder().fit(estimator.classes_ if frozen else y)
         self.classes_ = encoder.classes_
+        calibrator = self._get_calibrator(len(self.classes_))
+        if len(self.classes_) > 2 and "multiclass" not in calibrator.tasks:
+            raise InputError(
+                "Only binary classification is supported. The type of the target is multiclass: the method "
+                f"{self.method!r} calibrates one score per row; take auto, svs or another method for many classes"
+            )
+        by_group = _check_groups(calibrator, groups)
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
             raise InputError(f"y holds {unknown[:3].tolist()}, which the fitted estimator does not know")
-        y, labels, every = np.asarray(y), encoder.transform(y), slice(None)
-        metadata = {"sample_weight": weights, "groups": groups, "clusters": clusters}
-        fit_params, split_params = self._routed(X, metadata, fit_params)
-        fits: list[Any] = []
-        """Classifiers, the logits that they gave to rows they were not fitted on, and which rows these are."""
+        y, labels = np.asarray(y), encoder.transform(y)
+        every: Any = slice(None)
+        fit_params, split_params = self._routed(
+            X, {"sample_weight": weights, "groups": groups, "clusters": clusters}, fit_params
+        )
+        # classifiers, their logits of rows they were not fitted on, and the numbers of these rows
         if frozen:
             fits = [(estimator, class_logits(estimator, X, self.classes_), every)]
         else:
@@ -149,12 +156,9 @@ class CalibratedClassifier(CalibratedClassifierCV):
                 _, held_out, order = zip(*fits, strict=True)
                 fits = [(_fitted(estimator, data, every), np.concatenate(held_out), np.concatenate(order))]
         with _merged_warnings():
-            if weights is not None:
-                metadata["sample_weight"] = _rescale_weights(weights, labels)
-            if not calibrator.takes_groups:
-                del metadata["groups"]
+            columns = {**by_group, "clusters": clusters, "sample_weight": _rescale_weights(weights, labels)}
             self.calibrated_pairs_ = [
-                (fitted, clone(calibrator).fit(_scores(logits), labels[rows], **_take_rows(metadata, rows)))
+                (fitted, clone(calibrator).fit(_scores(logits), labels[rows], **_take_rows(columns, rows)))
                 for fitted, logits, rows in fits
             ]
         validate_data(self, X, skip_check_array=True)  # remembers the number and the names of the features
@@ -163,10 +167,7 @@ class CalibratedClassifier(CalibratedClassifierCV):
     def predict_proba(self, X: Any, groups: Any = None) -> Array:
         """Calibrated probabilities (n×K), columns in the order of `classes_`; always an array."""
         check_is_fitted(self)
-        if self._is_by_group is not (groups is not None):
-            rule = "by group: give groups=" if self._is_by_group else "all groups alike: leave groups out"
-            raise InputError(f"the method {self.method!r} calibrates {rule}")
-        metadata = {"groups": groups} if self._is_by_group else {}
+        metadata = _check_groups(self.calibrated_pairs_[0][1], groups)
         with _merged_warnings():
             parts = [
                 calibrator.predict_proba(_scores(class_logits(estimator, X, self.classes_)), **metadata)
@@ -198,10 +199,10 @@ class CalibratedClassifier(CalibratedClassifierCV):
         # splitters made from a number ignore groups, with a warning
         return _check_method_params(X, fit_params), {} if self._counts_folds else {"groups": metadata["groups"]}
 
-    @property
-    def _is_by_group(self) -> bool:
-        """Whether the fitted calibrators need the groups of the rows."""
-        return bool(self.calibrated_pairs_[0][1].takes_groups)
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = "multiclass" in self._get_calibrator(3).tasks
+        return tags
 
     def _get_estimator(self) -> Any:
         return LogisticRegression() if self.estimator is None else self.estimator
@@ -222,29 +223,27 @@ class CalibratedClassifier(CalibratedClassifierCV):
             raise InputError(f"y has {len(self.classes_)} class, but a classifier needs samples of at least 2 classes")
         counts, n_splits = np.bincount(labels), getattr(splitter, "n_splits", 0)
         if n_splits > counts.min():
-            remedy = f"choose a cv of at most {counts.min()}" if counts.min() > 1 else "collect more rows of this class"
             raise InputError(
                 f"Requesting {n_splits}-fold cross-validation but provided less than {n_splits} "
-                f"examples for at least one class: {self.classes_[counts.argmin()]!r} has {counts.min()}; {remedy}"
+                f"examples for at least one class: {self.classes_[counts.argmin()]!r} has {counts.min()}; cv must be "
+                "between 2 and the number of rows of the rarest class"
             )
         if clusters is not None and self._counts_folds:
             splitter = StratifiedGroupKFold(n_splits)
             split_params = {"groups": identifiers(clusters, len(y), "clusters")[0]}
         splits = list(splitter.split(X, y, **split_params))
-        if isinstance(self.cv, LeaveOneOut) or (
-            self.ensemble and not any(np.ptp(labels[test]) for _, test in splits if len(test))
-        ):
+        if not any(len(test) > 1 and (np.ptp(labels[test]) or not self.ensemble) for _, test in splits):
             raise InputError(
                 "LeaveOneOut and other splits with one class per test part leave nothing to calibrate on: choose a cv "
                 "that puts several classes into the test parts"
             )
         return splits
 
-    def _get_calibrator(self, y: Any) -> Calibrator:
+    def _get_calibrator(self, n_classes: int) -> Calibrator:
         """The unfitted calibrator of `method`."""
         if not isinstance(self.method, str):
             return self.method
-        known = MANY_CLASSES if len(np.unique(y)) > 2 else {}
+        known = MANY_CLASSES if n_classes > 2 else {}
         name, parameters = known.get(resolve(self.method), (self.method, {}))
         calibrator = get(name, **parameters)
         if "weights_are" in calibrator.get_params(deep=False):  # weights of scikit-learn are copies
@@ -252,25 +251,30 @@ class CalibratedClassifier(CalibratedClassifierCV):
         return calibrator
 
 
-def _rescale_weights(weights: Array, labels: Array) -> Array:
+def _check_groups(calibrator: Calibrator, groups: Any) -> Params:
+    """Return the groups as an argument for calibrators by group; InputError if they need groups that are missing."""
+    if calibrator.takes_groups and groups is None:
+        raise InputError(f"{type(calibrator).__name__} needs groups: one per row")
+    return {"groups": groups} if calibrator.takes_groups else {}
+
+
+def _rescale_weights(weights: Array | None, labels: Array) -> Array | None:
     """Weights for calibrators: whole numbers count copies; others, such as those of boosting, get the mean 1."""
+    if weights is None:
+        return None
     totals, counts = np.bincount(labels, weights), np.bincount(labels)
     if totals.max() < 1.001 * totals.min() and counts.max() > 1.1 * counts.min():
         warn_user(
             "sample_weight balances the classes: the probabilities refer to equally frequent classes, not to the "
             "frequencies in y; leave the weights out for those"
         )
-    return _with_unit_mean(weights)
-
-
-def _with_unit_mean(weights: Array) -> Array:
     positive = weights[weights > 0]
-    if not len(positive) or (positive == np.rint(positive)).all():
+    if (positive == np.rint(positive)).all():
         return weights
     return weights / positive.mean()
 
 
-def _take_rows(metadata: Mapping[str, Any], rows: Any) -> Params:
+def _take_rows(metadata: Any, rows: Any) -> Params:
     """Entries of each column, or of each column of a mapping, at some rows."""
     return {
         name: _take_rows(values, rows) if isinstance(values, Mapping) else np.asarray(values)[rows]
@@ -296,8 +300,10 @@ def _merged_warnings() -> Iterator[None]:
         # the scores of a base model are known to be logits
         elif "are taken as logits" not in str(one.message):
             kinds.setdefault(re.sub(r"\d[\d.,e+-]*", "#", str(one.message)), []).append(one)
-    if _is_in_search():
-        kinds = {kind: same for kind, same in kinds.items() if kind not in _search_kinds}
+    # made by a search or cross-validation of scikit-learn
+    if any(frame.f_code.co_name.startswith("_fit_and_") for frame, _ in walk_stack(None)):
+        for kind in _search_kinds.intersection(kinds):
+            del kinds[kind]
         _search_kinds.update(kinds)
     else:
         _search_kinds.clear()
@@ -305,26 +311,18 @@ def _merged_warnings() -> Iterator[None]:
         warn_user(f"{first.message}" + f" (and {len(others)} similar warnings)" * bool(others), first.category)
 
 
-def _is_in_search() -> bool:
-    """Whether a search or cross-validation of scikit-learn makes the current fit."""
-    frame: Any = sys._getframe()
-    while frame is not None and not frame.f_code.co_name.startswith("_fit_and_"):
-        frame = frame.f_back
-    return frame is not None
-
-
 def _scores(logits: Array) -> Array:
     """One score per row where there are two classes."""
     return logits[:, 1] - logits[:, 0] if logits.shape[1] == 2 else logits
 
 
-def _fit_fold(estimator: Any, data: tuple[Any, Array, Params], classes: Array, split: Any) -> tuple[Any, Array, Any]:
+def _fit_fold(estimator: Any, data: Any, classes: Array, split: Any) -> Any:
     """The classifier that learned from some rows, its logits of the others, and their numbers."""
     fitted, test = _fitted(estimator, data, split[0]), split[1]
     return fitted, class_logits(fitted, _safe_indexing(data[0], test), classes), test
 
 
-def _fitted(estimator: Any, data: tuple[Any, Array, Params], rows: Any) -> Any:
+def _fitted(estimator: Any, data: Any, rows: Any) -> Any:
     X, y, params = data
     given = _check_method_params(X, params, indices=rows)
     return clone(estimator).fit(_safe_indexing(X, rows), y[rows], **given)
@@ -346,8 +344,7 @@ def class_logits(estimator: Any, X: Any, classes: Array) -> Array:
         scores = np.asarray(estimator.predict_proba(X), dtype=np.float64)
         scores = log_stored(scores)  # a zero stays −inf: the calibrator learns its floor from the fit data
         # naive Bayes gives 1e-200 to classes that are right: such values keep their order, but not their size
-        below = SMALLEST_LOG - np.maximum(scores, -1e300)
-        scores = np.where((below > 0) & np.isfinite(scores), SMALLEST_LOG - np.log1p(np.maximum(below, 0)), scores)
+        scores = np.maximum(scores, SMALLEST_LOG) - np.log1p(np.maximum(SMALLEST_LOG - scores, 0))
     else:
         raise InputError(f"{type(estimator).__name__} has neither decision_function nor predict_proba")
     if scores.ndim == 1:
@@ -397,41 +394,38 @@ def scorer(metric: str, *, task: str | None = None, **options: Any) -> MetricSco
     >>> bool((scores < 0).all())
     True
     """
-    if metric in FIGURES:
-        figure = FIGURES[metric]
-    else:  # curves have no value unless options select one point
-        figure = Figure(metric, metric, metric, better=int(metric == "net_benefit"))
+    # curves have no value unless options select one point
+    figure = FIGURES.get(metric, Figure(metric, metric, metric, better=int(metric == "net_benefit")))
     record = next((one for one in METRICS.values() if figure in one.figures), METRICS.get(metric))
     if record is None or not (record.figures or figure.better):
         numbers = ", ".join(one.name for record in METRICS.values() for one in record.figures)
         raise InputError(f"{metric!r} is not a metric with one value: use net_benefit, {numbers}")
-    if task not in (None, "binary", "multiclass"):
-        raise InputError(f"task must be 'binary' or 'multiclass', got {task!r}")
-    return MetricScorer(record, figure, task, options)
+    default = "multiclass" if record.about in ("matrix", "confidence") else "binary"
+    by_class = check_choice("task", task or default, ("binary", "multiclass")) == "multiclass"
+    # intervals may contain functions without a name, which cannot be pickled
+    return MetricScorer(replace(record, figures=(replace(figure, interval=None),)), by_class, options)
 
 
 class MetricScorer(_BaseScorer):
     """Scorer of probabilities for scikit-learn; `scorer` creates it."""
 
-    def __init__(self, metric: Metric, figure: Figure, task: str | None, options: Params) -> None:
-        self._function, self._name, self._field = metric.function, figure.name, figure.field
-        self._target = TARGETS.get(figure.name)
-        by_matrix = task == "multiclass" or (task is None and metric.about in ("matrix", "confidence"))
-        self._by_matrix = by_matrix
-        is_negated = figure.better < 0 or self._target is not None
-        super().__init__(self._evaluate, -1 if is_negated else 1, options, "predict_proba")
+    def __init__(self, metric: Metric, by_class: bool, options: Params) -> None:
+        self._metric, self._by_class, figure = metric, by_class, metric.figures[0]
+        sign = figure.better or (-1 if figure.name in TARGETS else 1)
+        super().__init__(self._evaluate, sign, options, "predict_proba")
 
     def __repr__(self) -> str:
-        return f"scorer({self._name!r})"
+        return f"scorer({self._metric.figures[0].name!r})"
 
-    def __call__(self, estimator: Any, X: Any, y_true: Any, sample_weight: Any = None, groups: Any = None) -> float:
-        """Return the score; `groups` are the groups of a method that calibrates by group."""
-        given = {"sample_weight": sample_weight, "groups": groups}
-        return self._score(partial(_cached_call, None), estimator, X, y_true, **given)
+    def __call__(self, estimator: Any, X: Any, y_true: Any, **metadata: Any) -> float:
+        """Return the score, given `sample_weight` and, for methods that calibrate by group, `groups`."""
+        return self._score(partial(_cached_call, None), estimator, X, y_true, **metadata)
 
-    def _score(self, method_caller: Any, estimator: Any, X: Any, y_true: Any, **metadata: Any) -> float:
-        if getattr(estimator, "_is_by_group", False):
-            probabilities = estimator.predict_proba(X, groups=metadata.get("groups"))
+    def _score(
+        self, method_caller: Any, estimator: Any, X: Any, y_true: Any, groups: Any = None, **metadata: Any
+    ) -> float:
+        if groups is not None:
+            probabilities = estimator.predict_proba(X, groups=groups)
         elif np.ndim(y_true) == 2:
             probabilities = estimator.predict_proba(X)
         else:
@@ -440,47 +434,34 @@ class MetricScorer(_BaseScorer):
         return self._sign * self._evaluate(y_true, probabilities, **options)
 
     def _evaluate(
-        self,
-        y_true: Any,
-        y_pred: Any,
-        sample_weight: Any = None,
-        groups: Any = None,
-        *,
-        classes: Any = None,
-        **options: Any,
+        self, y_true: Any, y_pred: Any, sample_weight: Any = None, *, classes: Any = None, **options: Any
     ) -> float:
         """Return the metric of probabilities (n, K), or (n,) of the second class; or of predicted labels (n,)."""
         labels = np.asarray(y_true)
         if labels.ndim == 2:
             parts = [one[:, 1] for one in y_pred] if isinstance(y_pred, list) else np.asarray(y_pred).T
-            given = {"sample_weight": sample_weight, "groups": groups, "classes": np.arange(2), **options}
-            return float(np.mean([self._evaluate(y, p, **given) for y, p in zip(labels.T, parts, strict=True)]))
-        values = np.asarray(y_pred)
-        is_labels = values.ndim == 1 and classes is None and (values.dtype.kind != "f" or np.isin(values, labels).all())
+            one_label = partial(self._evaluate, sample_weight=sample_weight, classes=np.arange(2), **options)
+            return float(np.mean([*map(one_label, labels.T, parts)]))
+        found, values = np.unique(labels), np.asarray(y_pred)
+        is_labels = values.ndim == 1 and classes is None and (values.dtype.kind != "f" or np.isin(values, found).all())
         if is_labels:  # threshold tuning scores predictions
-            classes = np.union1d(labels, values)
+            classes = np.union1d(found, values)
             values = (values[:, None] == classes).astype(np.float64)
         elif values.ndim == 1:
             values = np.stack([1 - values, values], axis=1)
-        found = np.unique(labels)
         if classes is None:
             classes = found if len(found) == values.shape[1] else np.arange(values.shape[1])
         # a class that the estimator does not know has probability 0
         known = np.union1d(classes, found)
         matrix = np.zeros((len(values), len(known)), values.dtype)
         matrix[:, np.searchsorted(known, classes)] = values
-        codes = np.searchsorted(known, labels)
-        if sample_weight is not None:
-            options["sample_weight"] = _with_unit_mean(np.asarray(sample_weight, np.float64))
-        if groups is not None and "groups" in signature(self._function).parameters:
-            options["groups"] = groups
         with warnings.catch_warnings():
             if is_labels:
                 warnings.simplefilter("ignore")
-            by_class = self._by_matrix or len(known) != 2
-            result = self._function(matrix if by_class else matrix[:, 1], codes, **options)
-        value = float(np.squeeze(getattr(result, self._field) if self._field else result))
-        return value if self._target is None else abs(value - self._target)
+            given = matrix if self._by_class or len(known) != 2 else matrix[:, 1]
+            options["sample_weight"] = sample_weight
+            ((name, value),) = self._metric.values(given, np.searchsorted(known, labels), **options).items()
+        return abs(value - TARGETS[name]) if name in TARGETS else value
 
 
 def save_classifier(model: CalibratedClassifier, path: Any) -> Path:
