@@ -165,6 +165,7 @@ def test_a_calibrator_that_cannot_predict_is_not_written(fitted, tmp_path):
         (lambda h: h["calibrator"].update({"class": "os.system"}), "not one of calibrant's"),
         (lambda h: h["calibrator"]["parameters"].update(magic=1), r"unexpected keyword argument .magic.\): .*upgrade"),
         (lambda h: h["calibrator"]["parameters"].update(penalty_bias=10**12), "above the limit"),
+        (lambda h: h["calibrator"]["parameters"].update(penalty_bias=-(10**12)), "above the limit"),
         (lambda h: h["calibrator"]["learned"].update(transform=1), "cannot have learned a 'transform'"),
         (lambda h: h["calibrator"]["learned"].update(n_parameters_=1), "cannot have learned a 'n_parameters_'"),
         (lambda h: h["calibrator"]["learned"].pop("scale_") and None, "nothing refers to"),
