@@ -5,6 +5,7 @@ python benchmarks/service_abuse.py idle --connections 1000 --seconds 60
 python benchmarks/service_abuse.py memory
 python benchmarks/service_abuse.py floods
 python benchmarks/service_abuse.py reload --requests 10000 --reloads 20
+python benchmarks/service_abuse.py largest --connections 64 --seconds 60   # peak memory below 1 GiB
 python benchmarks/service_abuse.py container        # as root: uid 65534, read-only file system, no HOME
 """
 
@@ -238,6 +239,51 @@ def floods(megabytes: int = 256) -> dict[str, tuple[float, float]]:
     return found
 
 
+def largest(connections: int, seconds: float) -> tuple[dict[int, int], float, float]:
+    """Statuses, the peak memory in MB, and the slowest /health, while clients send the largest legal requests.
+
+    K is 1,000; half of the clients send 57 MB of JSON, the others 57 MB of npy.
+    """
+    rng, statuses, slowest = np.random.default_rng(0), {}, 0.0
+    logits = rng.normal(size=(2900, 1000))
+    contents = [(json.dumps({"logits": logits.tolist()}).encode(), JSON),
+                (npy(rng.normal(size=(7400, 1000))), NPY)]  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "cal.safetensors"
+        calibrant.save(fitted(1000), path)
+        with service(path) as (port, process):
+            peak, done, end = [0], threading.Event(), time.monotonic() + seconds
+
+            def work(number: int) -> None:
+                body, kind = contents[number % 2]
+                while time.monotonic() < end:
+                    try:
+                        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+                        status, _ = post(connection, body, kind)
+                        connection.close()
+                    except (OSError, http.client.HTTPException):
+                        status = 0  # refused while it was sent
+                    statuses[status] = statuses.get(status, 0) + 1
+                    time.sleep(0.5 * (status != 200))
+
+            threads = [threading.Thread(target=work, args=(number,)) for number in range(connections)]
+            watcher = threading.Thread(target=_watch, args=(process.pid, peak, done))
+            for thread in (*threads, watcher):
+                thread.start()
+            while time.monotonic() < end:
+                started = time.perf_counter()
+                _get(port, "/health")
+                slowest = max(slowest, time.perf_counter() - started)
+                time.sleep(0.1)
+            for thread in threads:
+                thread.join()
+            done.set()
+            watcher.join()
+            if process.poll() is not None:
+                raise SystemExit("the service ended")
+    return statuses, peak[0] / 2**20, slowest
+
+
 def _send(port: int, head: bytes, block: bytes, count: int) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=30) as one, contextlib.suppress(OSError):
         one.sendall(head)
@@ -370,7 +416,7 @@ def container(rows: int, n_classes: int, requests: int) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["slow", "idle", "memory", "floods", "reload", "container"])
+    parser.add_argument("what", choices=["slow", "idle", "memory", "floods", "largest", "reload", "container"])
     parser.add_argument("--connections", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--requests", type=int, default=10_000)
@@ -393,6 +439,11 @@ def main() -> None:
         for name, (megabytes, seconds) in grown.items():
             print(f"{name}, 256 MB: memory +{megabytes:.0f} MB, /health within {seconds * 1000:.0f} ms")
         raise SystemExit(any(megabytes > 50 or seconds > 1 for megabytes, seconds in grown.values()))
+    if arguments.what == "largest":
+        statuses, megabytes, slowest = largest(arguments.connections, arguments.seconds)
+        print(f"{arguments.connections} clients, {arguments.seconds:g} s of the largest requests: statuses "
+              f"{statuses}, peak memory {megabytes:.0f} MB, /health within {slowest:.2f} s")  # fmt: skip
+        raise SystemExit(megabytes > 1024 or not statuses.get(200))
     if arguments.what == "reload":
         answered, errors, seen = reload(arguments.requests, arguments.reloads)
         print(f"{answered} requests during {arguments.reloads} reloads: {errors} errors, artifacts seen {sorted(seen)}")

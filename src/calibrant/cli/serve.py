@@ -22,6 +22,7 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535)] = 8080,
     max_rows: Count = 65_536,
     max_megabytes: Count = 64,
+    max_memory: Count = 448,
     max_connections: Count = 2048,
     max_requests: Count = 512,
     timeout: Seconds = 30.0,
@@ -42,6 +43,7 @@ def serve(
     port : Port to bind to; 0 takes any that is free.
     max_rows : Most rows of one request.
     max_megabytes : Largest body of one request.
+    max_memory : Megabytes for the requests in work and their responses; bodies that arrive take at most 128 more.
     max_connections : Most connections at a time.
     max_requests : Most requests answered at a time.
     timeout : Seconds a body may take to arrive.
@@ -72,6 +74,7 @@ def serve(
         limits=Limits(
             body_bytes=max_megabytes << 20,
             rows=max_rows,
+            memory_bytes=max_memory << 20,
             header_seconds=header_timeout,
             body_seconds=timeout,
             connections=max_connections,

@@ -1,5 +1,6 @@
 """Numbers over HTTP: JSON, npy and Arrow bodies to a matrix, and an answer back; every limit before allocation."""
 
+import contextlib
 import io
 import math
 import struct
@@ -38,6 +39,8 @@ NDJSON = "application/x-ndjson"
 
 LARGEST_LOGIT = 1e6
 MAX_NPY_HEADER = 4096
+MAX_BLOCK_BYTES = 80 << 20
+"""Memory that averages of several methods take for a block of rows; large inputs are computed block by block."""
 UNCHECKED_JSON_BYTES = 1 << 20
 """Below this size even the worst JSON takes little memory."""
 
@@ -95,6 +98,25 @@ def decode_rows(
     return log_softmax(matrix) if in_logs else matrix, groups
 
 
+def estimate_memory(body: bytes, content_type: str, answer_type: str, width: int) -> int:
+    """Return the bytes that decoding, calibrating and encoding a body take at most, before any of them."""
+    if content_type == JSON:
+        numbers, rows = count_sign(body, b",") + 1, count_sign(body, b"[")
+        needed = 64 * numbers + 100 * rows
+    else:
+        item_size = 1
+        if content_type == NPY:
+            item_size = _npy_header(bytes(body[: body.find(b"\n", 10, MAX_NPY_HEADER) + 1]))[2].itemsize
+        elif pa is not None:
+            with contextlib.suppress(pa.ArrowException, OSError, ValueError):  # which decoding reports
+                types = [field.type for field in ipc.open_stream(body).schema if field.name in KINDS]
+                item_size = max(getattr(one, "value_type", one).bit_width // 8 for one in types)
+        numbers = len(body) // max(1, item_size)
+        rows = numbers // width
+        needed = 32 * numbers + 16 * rows + (answer_type == JSON) * (32 * numbers + 96 * rows)
+    return needed + min(400 * numbers, MAX_BLOCK_BYTES)
+
+
 def encode(values: Array, content_type: str, predictions: Array, kind: str = "probabilities") -> bytes:
     """Probabilities or calibrated logits, (n×K) or (n,), as a response body; JSON and Arrow bring predictions too."""
     if content_type == JSON:
@@ -147,14 +169,18 @@ def _from_json(body: bytes, wanted: Wanted) -> tuple[str, Array, list[Any] | Non
 
 def check_signs(body: bytes, most: dict[bytes, int], what: str) -> None:
     """Raise if a body holds a sign more often than so many rows need: lists and objects take far more memory."""
-    # by blocks that stay in the cache: bytes.count takes five times as long
-    blocks = np.array_split(np.frombuffer(body, np.uint8), 1 + len(body) // 2**20)
     for sign, limit in most.items():
-        found = sum(int(np.count_nonzero(block == ord(sign))) for block in blocks)
+        found = count_sign(body, sign)
         if found > limit:
             raise InputError(
                 f"the body holds {found} times {sign.decode()!r}, but {what} need at most {limit}: send less"
             )
+
+
+def count_sign(body: bytes, sign: bytes) -> int:
+    """Count a byte by blocks that stay in the cache: bytes.count takes five times as long."""
+    blocks = np.array_split(np.frombuffer(body, np.uint8), 1 + len(body) // 2**20)
+    return sum(int(np.count_nonzero(block == ord(sign))) for block in blocks)
 
 
 def _from_npy(body: bytes) -> Array:

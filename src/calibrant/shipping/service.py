@@ -32,6 +32,7 @@ from calibrant.shipping.http_codec import (
     check_signs,
     decode_rows,
     encode,
+    estimate_memory,
     openapi,
     parse_json,
 )
@@ -55,6 +56,12 @@ ACCESS = logging.getLogger("calibrant.service.access")
 
 INLINE_BYTES = 320_000
 """Below this a request is computed at once: handing it to a thread would take longer."""
+UNRESERVED_BYTES = 16_384
+"""Requests up to this size take no place in the line for memory."""
+PIECE_BYTES = 1 << 18
+"""Longer responses are sent in pieces, so that no slow reader leaves a whole one in the buffer of its connection."""
+FEEDBACK_GROWTH = 32
+"""Memory of parsed outcomes over the size of their text, at most."""
 KEPT_BYTES = 16 << 20
 """Arrays up to this size are allocated from memory that the process keeps."""
 FEEDBACK_BYTES = 8 << 20
@@ -134,7 +141,8 @@ class Limits:
     compute_seconds: float = 60.0
     connections: int = 2048
     requests: int = 512
-    waiting_bytes: int = 256 << 20
+    waiting_bytes: int = 128 << 20
+    memory_bytes: int = 448 << 20
     stop_seconds: float = 10.0
     drain_seconds: float = 0.0
 
@@ -220,7 +228,9 @@ class Service:
         # glibc returns freed memory to the system beyond a threshold that follows the largest array freed so far;
         # mapping the same pages again for every request took a quarter of the time of 64 rows
         np.empty(KEPT_BYTES, np.uint8)
-        self._n_requests = self._n_bytes = 0
+        self._n_requests = self._n_bytes = self._n_reserved = 0
+        self._bodies: list[bytearray] = []
+        self._line, self._released = asyncio.Lock(), asyncio.Event()
         self._save_error = ""
         self._waiting: dict[Any, list[tuple[Array, Any]]] = {}
         # as many large requests at once as there are processors: more would only take memory
@@ -276,13 +286,19 @@ class Service:
                 status = message["status"]
                 closing = [(b"connection", b"close")] * self.stopping  # the next request finds another service
                 message["headers"] = [*message["headers"], (b"x-request-id", name), *closing]
-            else:
-                sent += len(message.get("body", b""))
+            body = memoryview(message.get("body", b""))
+            sent += len(body)
+            while len(body) > PIECE_BYTES:
+                await send({**message, "body": bytes(body[:PIECE_BYTES]), "more_body": True})
+                body = body[PIECE_BYTES:]
+            if "body" in message:
+                message["body"] = bytes(body)
             await send(message)
 
         try:
             await app(scope, receive, observe)
         finally:
+            self._reserve(scope, 0)
             seconds, path = time.perf_counter() - started, scope["path"]
             route = path.removeprefix(scope.get("root_path", ""))
             self._requests.labels(route if route in self.paths else "other", status).inc()
@@ -322,9 +338,14 @@ class Service:
             return Response(encode(values, answer_type, predictions, output), media_type=answer_type, headers=headers)
 
         async with self._body(request) as body:
+            if len(body) > UNRESERVED_BYTES:
+                needed = estimate_memory(body, content_type, answer_type, served.schema.width)
+                await self._wait_for_memory(request.scope, needed)
             decode = partial(decode_rows, body, content_type, served.schema, kind)
             if len(body) >= INLINE_BYTES:
-                return await self._in_thread(lambda: answer(*decode()))
+                response = await self._in_thread(lambda: answer(*decode()))
+                self._reserve(request.scope, len(response.body))
+                return response
             logits, groups = decode()
             found = await self._together(served, output, logits) if served.groups is None else None
             return answer(logits, groups, found)
@@ -356,6 +377,8 @@ class Service:
         """POST /feedback."""
         kind = _content_type(request, (JSON, NDJSON))
         async with self._body(request, FEEDBACK_BYTES) as body:
+            if len(body) > UNRESERVED_BYTES:
+                await self._wait_for_memory(request.scope, FEEDBACK_GROWTH * len(body))
             records = _records(body, kind, self.limits.rows)
             was = self.desk.monitor.alarm
             taken = await self._in_thread(partial(self.desk.take, records))  # which may wait for others
@@ -466,6 +489,29 @@ class Service:
                 EVENTS.info("monitor state written")
             self._save_error = ""
 
+    async def _wait_for_memory(self, scope: Any, needed: int) -> None:
+        """Reserve memory for a request, in the order of arrival; it is released when the response is sent."""
+        limits = self.limits
+        if needed > limits.memory_bytes:
+            words = (
+                f"this request needs about {needed >> 20} MB of memory, at most {limits.memory_bytes >> 20} are given"
+            )
+            raise HTTPException(413, f"{words}: split the batch")
+        try:
+            async with asyncio.timeout(limits.compute_seconds), self._line:
+                while self._n_reserved + needed > limits.memory_bytes:
+                    self._released.clear()
+                    await self._released.wait()
+                self._reserve(scope, needed)
+        except TimeoutError as error:
+            raise HTTPException(503, "too many large requests at once: try again", {"retry-after": "1"}) from error
+
+    def _reserve(self, scope: Any, amount: int) -> None:
+        """Set the memory that is reserved for a request."""
+        self._n_reserved += amount - scope.get("calibrant.reserved", 0)
+        scope["calibrant.reserved"] = amount
+        self._released.set()
+
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
         seconds, answer = self.limits.compute_seconds, asyncio.get_running_loop().run_in_executor(self._threads, work)
         try:
@@ -482,6 +528,7 @@ class Service:
         limits, body = self.limits, bytearray()
         limit = min(limits.body_bytes, most)
         claimed = int(request.headers.get("content-length", 0))
+        self._bodies.append(body)
         try:
             async for part in request.stream():
                 body += part
@@ -489,7 +536,8 @@ class Service:
                 if max(claimed, len(body)) > limit:
                     words = f"the body is too large, at most {limit} bytes are taken: split the batch"
                     raise HTTPException(413, words)
-                if self._n_bytes > max(limits.waiting_bytes, limit):
+                # the longest goes on, so that one of many is always answered
+                if self._n_bytes > limits.waiting_bytes and len(body) < max(map(len, self._bodies)):
                     raise HTTPException(503, "too many large requests at once: try again", {"retry-after": "1"})
             request.scope["calibrant"] = {"bytes_in": len(body)}
             # only now: a client that sends slowly takes no place from others
@@ -502,6 +550,7 @@ class Service:
                 self._n_requests -= 1
         finally:
             self._n_bytes -= len(body)
+            self._bodies = [one for one in self._bodies if one is not body]
 
 
 create_app = Service
