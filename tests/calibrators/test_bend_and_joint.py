@@ -14,6 +14,7 @@ from calibrant.calibrators.confusion import fit_base
 from calibrant.calibrators.maps import numpy_space as xp
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import log_softmax, softmax
+from calibrant.core.zeros import floor_score
 
 
 def scores_and_labels(n, seed=0, curve=lambda z: z / 2 - 1):
@@ -100,7 +101,8 @@ def test_bend_stays_near_the_identity_when_little_is_known():
 def test_maps_over_the_array_api_give_the_same(dtype):
     scores, labels = scores_and_labels(800)
     bend = BendScaling().fit(scores, labels)
-    fresh = np.concatenate([np.linspace(-30, 30, 400), bend.knots_]).astype(dtype)
+    limit = floor_score(bend.log_floor_)
+    fresh = np.concatenate([np.linspace(-limit, limit, 400), bend.knots_]).astype(dtype)
     np.testing.assert_allclose(
         bend._map_binary(xp, fresh, bend._learned()), bend.transform(fresh), rtol=1e-6, atol=1e-6
     )

@@ -105,10 +105,12 @@ def test_quadratic_map_goes_on_straight():
     c0, c1, c2 = fitted.coef_
     inside = np.linspace(low, high, 50)
     np.testing.assert_allclose(fitted.transform(inside), c0 + c1 * inside + c2 * inside**2, atol=1e-9)
-    beyond = fitted.transform(np.array([high, high + 1, high + 2, low - 2, low - 1, low]))
+    # the floor is beyond the largest score by more than 2 steps
+    step = 0.3
+    beyond = fitted.transform(np.array([high, high + step, high + 2 * step, low - 2 * step, low - step, low]))
     assert beyond[1] - beyond[0] == pytest.approx(beyond[2] - beyond[1])
-    assert beyond[1] - beyond[0] == pytest.approx(max(c1 + 2 * c2 * high, 0), abs=1e-9)
-    assert beyond[5] - beyond[4] == pytest.approx(max(c1 + 2 * c2 * low, 0), abs=1e-9)
+    assert beyond[1] - beyond[0] == pytest.approx(step * max(c1 + 2 * c2 * high, 0), abs=1e-9)
+    assert beyond[5] - beyond[4] == pytest.approx(step * max(c1 + 2 * c2 * low, 0), abs=1e-9)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

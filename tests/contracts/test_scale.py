@@ -31,12 +31,12 @@ NOT_SCALE_FREE = {
 
 
 def problem(n_columns, seed=0, n=300):
-    """Scores with their labels, and other scores."""
+    """Scores with their labels, and other scores between them: those beyond the floor count as the floor."""
     rng = np.random.default_rng(seed)
     if n_columns == 1:
         scores = 2 * rng.normal(size=n + 100)
         labels = (rng.random(n) < 1 / (1 + np.exp(0.3 - 0.7 * scores[:n]))).astype(int)
-        return scores[:n], labels, scores[n:]
+        return scores[:n], labels, np.clip(scores[n:], scores[:n].min(), scores[:n].max())
     labels = rng.integers(0, n_columns, n + 100)
     logits = 1.5 * (rng.normal(size=(n + 100, n_columns)) + 1.5 * np.eye(n_columns)[labels])
     return logits[:n], labels[:n], logits[n:]

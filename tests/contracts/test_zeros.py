@@ -11,6 +11,7 @@ from sklearn.metrics import log_loss
 
 import calibrant as cal
 from calibrant import metrics
+from calibrant.calibrators import registry
 from calibrant.core.errors import FitWarning, InputError
 
 METHODS = (
@@ -273,3 +274,65 @@ def test_none_of_a_comparison_is_the_measured_model(task, kind, dtype, tmp_path)
             of_measure = measured.metrics[name]
             assert figure.value == of_measure.value, name
             assert [figure.low, figure.high] == pytest.approx([of_measure.low, of_measure.high], abs=1e-5), name
+
+
+RANKED = [
+    name for name in [*registry.names("binary"), "auto", "bend+group"] if "keeps_ranking" in registry.get(name).facts
+]
+
+
+def certain_and_saturated(n=300):
+    """Scores with their labels: finite ones with infinite ones among them, and finite ones beyond the floor."""
+    rng = np.random.default_rng(3)
+    labels = rng.integers(0, 2, n)
+    scores = np.round(2 * rng.normal(size=n) + 3 * labels - 1.5, 1)
+    scores[:6], labels[:6] = (-np.inf, -np.inf, np.inf, np.inf, np.inf, np.inf), (0, 1, 1, 1, 0, 1)
+    floor = 2 * np.abs(scores[np.isfinite(scores)]).max()
+    beyond = np.array([-np.inf, -1e6, -50, -floor, -8, -3, 0, 3, 8, floor, 50, 1e6, np.inf])
+    return scores, labels, beyond
+
+
+@pytest.mark.parametrize("seen", [True, False])
+@pytest.mark.parametrize("method", RANKED)
+def test_certain_scores_rank_first_in_each_runtime(method, seen):
+    torch = pytest.importorskip("torch")
+    onnx = pytest.importorskip("onnxruntime")
+    from calibrant.shipping.onnx import to_onnx
+
+    scores, labels, given = certain_and_saturated()
+    if not seen:  # zeros appear in predictions only
+        scores, labels = scores[6:], labels[6:]
+    fitted = cal.get(method)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)
+        fitted.fit(scores, labels)
+    if not fitted.keeps_ranking:
+        return
+    answers = {"numpy": fitted.predict_proba(given), "float32": fitted.predict_proba(given.astype(np.float32))}
+    answers["torch"] = fitted.predict_proba(torch.tensor(given)).numpy()
+    answers["module"] = (
+        cal.CalibratedModule(torch.nn.Identity(), fitted, output="logits")(torch.tensor(given)).detach().numpy()
+    )
+    session = onnx.InferenceSession(to_onnx(fitted).SerializeToString())
+    answers["onnx"] = session.run(["probabilities"], {"logits": given.astype(np.float32)})[0]
+    for runtime, found in answers.items():
+        p = found if runtime == "module" else found[:, 1]
+        assert (np.diff(p) >= 0).all(), runtime
+        if runtime != "module":
+            np.testing.assert_allclose(found, answers["numpy"], atol=1e-6, err_msg=runtime)
+
+
+@pytest.mark.parametrize("method", ["beta", "quad", "bend", "va"])
+def test_certain_rows_of_two_columns_rank_first(method):
+    scores, labels, given = certain_and_saturated()
+    with np.errstate(over="ignore"):
+        rows = [np.stack([np.minimum(-one, 0), np.minimum(one, 0)], axis=1) for one in (scores, given)]
+    with pytest.warns(FitWarning):
+        fitted = cal.get(method).fit(rows[0], labels)
+    assert (np.diff(fitted.predict_proba(rows[1])[:, 1]) >= 0).all()
+
+
+def test_scores_within_the_floor_are_unchanged():
+    fitted = cal.get("none").fit(np.array([-2.0, 3.0, 1.0]), [0, 1, 1])
+    given = np.array([-3.0, 0.5, 3.5])
+    np.testing.assert_array_equal(fitted.transform(given), given)

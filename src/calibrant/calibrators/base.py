@@ -25,7 +25,7 @@ from calibrant.calibrators.learned import (
     scales_classes,
     widen,
 )
-from calibrant.calibrators.maps import numpy_space
+from calibrant.calibrators.maps import numpy_space, within_floor
 from calibrant.calibrators.prepare import check_names, prepared, ready
 from calibrant.calibrators.solvers.folds import FOLDS, content_folds
 from calibrant.calibrators.tensors import answer_tensor
@@ -144,8 +144,12 @@ class Calibrator(TransformerMixin, BaseEstimator):
     log_floor_: float | None = None
     score_columns_: tuple[str, ...] = ()
 
-    def __init_subclass__(cls, **facts: Any) -> None:
+    is_base: ClassVar[bool] = True
+    """Whether the class is a base of methods, which cannot be fitted."""
+
+    def __init_subclass__(cls, *, is_base: bool = False, **facts: Any) -> None:
         super().__init_subclass__()
+        cls.is_base = is_base
         unknown = [name for name in facts if not isinstance(vars(Calibrator).get(name), Fact)]
         if unknown:
             raise TypeError(f"{cls.__name__} declares {', '.join(unknown)}, which is not a fact of a calibrator")
@@ -179,6 +183,10 @@ class Calibrator(TransformerMixin, BaseEstimator):
         engine : "local", "dask", the address of a Dask scheduler ("tcp://host:8786"), or an engine
             Where passes over files run.
         """
+        if self.is_base:
+            raise TypeError(
+                f"{type(self).__name__} is a base class: fit a method, such as those of calibrant.methods()"
+            )
         with prepared(self, logits, y, sample_weight, groups, clusters, engine) as rows:
             name = rows.fingerprint() if rows.in_memory else ""
             self.fit_rows(ready(self, rows))
@@ -296,7 +304,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
         return total
 
     def _fit(self, rows: Rows) -> None:
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} defines no _fit(rows)")
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         """Calibrated logits (n×K) of the same dtype, row by row.
@@ -304,7 +312,7 @@ class Calibrator(TransformerMixin, BaseEstimator):
         `xp` is an array-API namespace (numpy, torch or the ONNX writer) and `learned` holds what `learns` declares as
         float64 arrays of that namespace, and for a calibrator inside this one its own `learned`.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} defines no _map(xp, logits, learned)")
 
     def _transform(self, logits: Array) -> Array:
         """`_map` in numpy, block by block; a method may put a fused kernel here that gives the same answer."""
@@ -452,12 +460,14 @@ class Calibrator(TransformerMixin, BaseEstimator):
             raise probabilities_error(len(array), "logits", "give their logarithms, np.log(p)")
         check_names(self, values, matrix, reset=False)
         # blocks on all cores find out in one pass whether there is anything to explain
-        if all(map_blocks(lambda block: sums_finitely(matrix[block]), row_blocks(*matrix.shape))):
+        finite = all(map_blocks(lambda block: sums_finitely(matrix[block]), row_blocks(*matrix.shape)))
+        floor = self.log_floor_
+        if finite and (self.task_ == "multiclass" or floor is None):
             return array
-        if self.task_ != "multilabel":
+        if not finite and self.task_ != "multilabel":
             check_values(matrix, from_logits=True, name="logits" if self.task_ == "multiclass" else "scores")
-        if self.log_floor_ is not None:
-            return raised(array, self.log_floor_, scores=self.task_ == "multilabel")
+        if floor is not None:
+            return raised(array, floor) if self.task_ == "multiclass" else within_floor(numpy_space, array, floor)
         if np.isinf(array).any():
             raise InputError("logits hold -Inf (probability 0), but this calibrator learned no floor: fit it again")
         return array
@@ -490,7 +500,7 @@ def keep_winner(probabilities: Array, winner: Array) -> Array:
     return probabilities
 
 
-class BinaryCalibrator(Calibrator):
+class BinaryCalibrator(Calibrator, is_base=True):
     """Base of calibrators that know only one logit per row, the positive class's.
 
     A method writes `_fit_binary(rows)` and `_map_binary(xp, scores, learned)`. On a matrix of two columns it works on
@@ -507,11 +517,20 @@ class BinaryCalibrator(Calibrator):
             )
         return super()._begin(rows)
 
+    def _fit_binary(self, rows: Rows) -> None:
+        raise NotImplementedError(f"{type(self).__name__} defines no _fit_binary(rows)")
+
+    def _map_binary(self, xp: Any, scores: Any, learned: Any, /) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} defines no _map_binary(xp, scores, learned)")
+
     def _fit(self, rows: Rows) -> None:
         self._fit_binary(Rows(rows.logits[:, 1] - rows.logits[:, 0], rows.labels, rows.weights))
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
-        calibrated = self._map_binary(xp, logits[:, 1] - logits[:, 0], learned)
+        scores = logits[:, 1] - logits[:, 0]
+        if self.log_floor_ is not None:
+            scores = within_floor(xp, scores, self.log_floor_)
+        calibrated = self._map_binary(xp, scores, learned)
         return xp.stack([xp.zeros_like(calibrated), calibrated], axis=1)
 
 

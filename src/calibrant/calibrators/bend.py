@@ -72,8 +72,8 @@ class BendScaling(BinaryCalibrator, keeps_ranking=True):
     score lets the map bend where the rows are, also where scores are saturated. The values at the knots are made
     non-decreasing, so that the order of probabilities is never reversed. Last, the probability is pooled with that of
     an isotonic regression whose steps are shrunk to it; the share of the steps, 0.2 before any row, maximises the
-    held-out likelihood. Beyond the fit data the map continues linearly. Scores that a threshold other than 0 separates
-    are no log-odds: their map is that of `PlattScaling`.
+    held-out likelihood. Beyond the fit data the map continues linearly up to the floor of zeros. Scores that a
+    threshold other than 0 separates are no log-odds: their map is that of `PlattScaling`.
 
     Parameters
     ----------

@@ -40,7 +40,7 @@ SAMPLE_ROWS = 20_000
 BLOCK_ROWS = 1 << 16
 
 
-class LogisticScaling(BinaryCalibrator, few_parameters=True, additive_scores=True):
+class LogisticScaling(BinaryCalibrator, is_base=True, few_parameters=True, additive_scores=True):
     """Base of maps sigmoid(slopes · columns + intercept) of highest likelihood.
 
     A method writes `_columns(ends)`, given the lowest and highest score of each label: the columns of scores, and the
@@ -162,7 +162,7 @@ class QuadraticScaling(LogisticScaling, keeps_ranking=True):
     coef_ : array (3,)
         c₀, c₁, c₂.
     range_ : array (2,)
-        Lowest and highest score of the fit data; beyond them the map goes on as a straight line.
+        Lowest and highest score of the fit data; beyond them the map is a straight line up to the floor of zeros.
 
     Examples
     --------

@@ -442,11 +442,16 @@ def each_array(learned: Any, make: Callable[[Any], Any]) -> Any:
     return [each_array(one, make) for one in learned] if isinstance(learned, list) else make(learned)
 
 
+def within_floor(xp: Any, scores: Any, log_floor: float) -> Any:
+    """Scores in which those beyond the floor, ±∞ among them, count as the floor, so that their order stays."""
+    level = floor_score(log_floor)
+    return xp.minimum(xp.maximum(scores, xp.full_like(scores, -level)), xp.full_like(scores, level))
+
+
 def raise_zeros(xp: Any, logits: Any, log_floor: float, *, scores: bool) -> Any:
-    """Logits (n×K), or `scores` of any shape that are each a log-odds, in which infinite ones have a value."""
+    """Logits (n×K) with a value for −∞, or `scores` of any shape, each a log-odds, within the floor."""
     if scores:
-        level = xp.full_like(logits, floor_score(log_floor))
-        return xp.where(xp.isinf(logits), xp.where(logits < 0, -level, level), logits)
+        return within_floor(xp, logits, log_floor)
     peak = xp.max(logits, axis=1, keepdims=True)
     log_mass = peak + xp.log(xp.sum(xp.exp(logits - peak), axis=1, keepdims=True))
     return xp.where(xp.isinf(logits), log_mass + log_floor, logits)

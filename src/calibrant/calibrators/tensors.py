@@ -37,11 +37,11 @@ def answer_tensor(calibrator: Calibrator, logits: Any, *, probabilities: bool) -
         logits.detach().reshape(-1) if calibrator.task_ == "binary" else logits.detach(),
         calibrator.log_floor_,
     )
-    if not rows.isfinite().all():
-        if floor is not None:
-            rows = raise_zeros(torch_space(), rows, floor, scores=calibrator.task_ != "multiclass")
-        if not rows.isfinite().all():
-            raise InputError("logits hold NaN or infinite values")
+    scores, finite = calibrator.task_ != "multiclass", bool(rows.isfinite().all())
+    if floor is not None and (scores or not finite):
+        rows = raise_zeros(torch_space(), rows, floor, scores=scores)
+    if not finite and not rows.isfinite().all():
+        raise InputError("logits hold NaN or infinite values")
     shape = (len(rows), calibrator._n_classes) if probabilities else logits.shape
     result = torch.empty(shape, dtype=logits.dtype, device=logits.device)
     change = device_map(calibrator, logits.device)

@@ -3,7 +3,8 @@
 A logit of −inf says that a class is impossible, which no finite sample shows. Files with 3 or 4 decimals are full of
 such zeros. They count as one number, half the smallest positive probability in a fixed sample of the fit rows, which
 `fit` learns as `log_floor_`; it is stored with the calibrator and applied to whatever it is given later. Of one score
-per row, −inf and inf are probabilities of 0 and 1, and the smaller of p and 1 − p is looked at.
+per row, −inf and inf are probabilities of 0 and 1, and the smaller of p and 1 − p is looked at; predictions take scores
+beyond the floor as the floor, so that their order stays.
 """
 
 import numpy as np
@@ -17,9 +18,6 @@ SAMPLED_ROWS, SAMPLED_ELEMENTS = 2000, 1 << 22
 
 SHORT_ROW = 100
 """Up to this many classes the sample is transposed, which takes a fifth of the time."""
-
-LOWEST_LOG = float(np.log(np.finfo(np.float64).tiny))
-"""No floor lies below the smallest normal number."""
 
 
 def cost_of_zero(values: Array) -> float:
@@ -68,7 +66,7 @@ def log_floor_of(sample: Array, *, one_score: bool) -> float:
 
 def half_of(lowest: float, n_classes: int) -> float:
     """The floor, given the logarithm of the smallest positive probability."""
-    return max(min(lowest, -float(np.log(n_classes))) - float(np.log(2.0)), LOWEST_LOG)
+    return min(lowest, -float(np.log(n_classes))) - float(np.log(2.0))
 
 
 def raised(logits: Array, log_floor: float, *, scores: bool = False) -> Array:
