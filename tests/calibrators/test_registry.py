@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import pkgutil
 import subprocess
 import sys
 
@@ -9,8 +12,11 @@ import numpy as np
 import pytest
 
 import calibrant as cal
+from calibrant import calibrators
 from calibrant.calibrators import registry
+from calibrant.calibrators.base import BinaryCalibrator
 from calibrant.calibrators.learned import Learned, spec_of
+from calibrant.calibrators.logistic import LogisticScaling
 from calibrant.core.errors import InputError
 from calibrant.shipping.artifact import from_bytes, to_bytes
 
@@ -260,3 +266,43 @@ def test_the_callers_object_is_never_fitted_in_place(wrapper):
     else:
         WRAPPERS[wrapper](inner).fit(*data)
     assert vars(inner) == {"penalty_bias": 0.1, "seed": 0}
+
+
+def base_classes():
+    """All classes of the package that are bases of methods."""
+    for module in pkgutil.iter_modules(calibrators.__path__, f"{calibrators.__name__}."):
+        importlib.import_module(module.name)
+    found, waiting = [], [cal.Calibrator]
+    while waiting:
+        one = waiting.pop()
+        waiting += one.__subclasses__()
+        if one.is_base and one.__module__.startswith(f"{calibrators.__name__}."):
+            found.append(one)
+    return found
+
+
+@pytest.mark.parametrize("base", base_classes(), ids=lambda base: base.__name__)
+@pytest.mark.parametrize("n_columns", [1, 2, 3])
+def test_a_base_class_cannot_be_fitted(base, n_columns):
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(20, n_columns)).squeeze()
+    made = base(cal.TemperatureScaling()) if "calibrator" in inspect.signature(base).parameters else base()
+    with pytest.raises(TypeError, match=f"{base.__name__} is a base class: fit a method"):
+        made.fit(scores, np.arange(20) % 2)
+
+
+def test_no_method_is_a_base_and_all_other_classes_are_methods():
+    methods = {method.load() for method in registry.METHODS.values() if not method.around_model}
+    assert not any(one.is_base for one in methods)
+    bases = set(base_classes())
+    assert {cal.Calibrator, BinaryCalibrator, LogisticScaling} <= bases
+
+
+@pytest.mark.parametrize("base", [cal.Calibrator, BinaryCalibrator])
+def test_a_method_without_its_parts_names_them(base):
+    class Empty(base):
+        """Defines nothing."""
+
+    part = "_fit" if base is cal.Calibrator else "_fit_binary"
+    with pytest.raises(NotImplementedError, match=f"Empty defines no {part}"):
+        Empty().fit(np.array([-1.0, 2.0, 0.5]), [0, 1, 1])

@@ -354,3 +354,16 @@ def test_groups_of_kept_rows_stand_beside_ignored_ones(tmp_path):
     every = calibrant.measure(opened, by="ward", resamples=20)
     some = calibrant.measure(tmp_path / "kept.npz", by="ward", resamples=20)
     assert every.groups.to_frame().equals(some.groups.to_frame())
+
+
+def test_methods_may_map_names_to_short_names():
+    rows = blobs(80, 0)
+    table = calibrant.compare(rows, blobs(80, 1), methods={"a": "ts", "b": calibrant.VectorScaling()}, draws=20)
+    assert [row.method for row in table.rows] == ["a", "b"]
+    assert not any(row.error for row in table.rows)
+
+
+@pytest.mark.parametrize("methods", [{"a": 3}, {"a": None}, [3], 3, None, [calibrant.get("ts"), 2.0]])
+def test_methods_of_another_type_are_refused(methods):
+    with pytest.raises(InputError, match="methods must be short names or calibrators, got"):
+        calibrant.compare(blobs(80, 0), blobs(80, 1), methods=methods)

@@ -49,7 +49,7 @@ def log_features(xp: Any, logits: Any) -> Features:
     return Features(xp.log_softmax_of_rows(logits))
 
 
-class AffineScaling(Calibrator, requires_logits=True):
+class AffineScaling(Calibrator, is_base=True, requires_logits=True):
     """Base of all forms: penalties, given or chosen by cross-validated NLL, and the fit at them.
 
     A form writes `_penalty(rows)`, what its fit takes, and `_solve(rows, penalty)`, which for a fold also gets

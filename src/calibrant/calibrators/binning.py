@@ -217,6 +217,7 @@ def choose_n_bins(top: TopColumns, rows: Rows, seed: int) -> int:
 
 class ProbabilityMap(
     Calibrator,
+    is_base=True,
     has_steps=True,
     # one map of the top confidence keeps it; a map of the positive class need not
     keeps_prediction=lambda own: own.task_ != "binary" and own.mode == "top_label",

@@ -149,7 +149,7 @@ def descend(
         yield point, solution
 
 
-class PathScaling(Calibrator, cross_fits=True):
+class PathScaling(Calibrator, is_base=True, cross_fits=True):
     """Base of methods that average the fits along a path of penalties by their held-out loss.
 
     A method writes `_path(n_classes)` (its penalties, from strong to weak), `_start(rows, path)` (where fits to some

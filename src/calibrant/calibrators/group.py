@@ -29,6 +29,7 @@ UNKNOWN = -1
 
 class GroupedCalibrator(
     Calibrator,
+    is_base=True,
     cross_fits=True,
     takes_groups=True,
     requires_logits=of_inner("requires_logits"),

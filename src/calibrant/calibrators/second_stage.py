@@ -58,6 +58,7 @@ CACHED_ELEMENTS = 1 << 17
 
 class SecondStage(
     Calibrator,
+    is_base=True,
     # where the inner calibrator is fitted there, and its answers on the fit rows are good for a second stage
     fits_on_device=lambda own: (
         own.calibrator is None

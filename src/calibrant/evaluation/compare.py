@@ -1,8 +1,9 @@
 """Fit every method on one set of rows, measure it on another, and say which differences are more than noise."""
 
+import itertools
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -94,7 +95,7 @@ def compare(
         divided by `seed`, clusters being kept together, as `cv` or `split` say.
     kind, task, scores, labels, weights, class_names, ignore_index : optional
         What both files or tables hold, and where; see `open_predictions`.
-    methods : "default", "all", a name, names, calibrators, or a mapping of names to calibrators
+    methods : "default", "all", a short name, a list of short names or calibrators, or a mapping of names to either
         Short names as `calibrant.get` knows them. By default the eight that are worth a first look in the task, with
         `by` two that calibrate by group among them.
     criterion : str
@@ -351,32 +352,38 @@ def resolve_methods(  # noqa: PLR0917
     methods: Methods, task: str, n_classes: int, grouped: bool = False, weights_are: str = "rows", absent: Any = None
 ) -> Json:
     """Names and unfitted calibrators; a calibrator that cannot even be built stands as its exception."""
-    if isinstance(methods, Mapping):
-        return dict(methods)
-    if methods in ("default", "all"):
+    if isinstance(methods, str):
         every = task_names(task) if methods == "all" else ()
-        methods = list(dict.fromkeys([*every, *default_names(task, grouped)]))
-    elif isinstance(methods, str):
-        methods = [part.strip() for part in methods.split(",") if part.strip()]
-    if len(methods) == 0:
-        raise InputError(f"methods is empty: name at least one of {', '.join(task_names(task))}")
+        listed = [part.strip() for part in methods.split(",") if part.strip()]
+        methods = (
+            list(dict.fromkeys([*every, *default_names(task, grouped)])) if methods in ("default", "all") else listed
+        )
+    if not isinstance(methods, Iterable):
+        raise InputError(f"methods must be short names or calibrators, got {methods!r}")
+    named: Json = dict(methods) if isinstance(methods, Mapping) else {}
     chosen: Json = {}
+    for method in methods if not named else ():
+        wanted = method if isinstance(method, str) else type(method).__name__
+        names = (wanted, *(f"{wanted} {count}" for count in itertools.count(2)))
+        named[wanted if isinstance(method, str) else next(name for name in names if name not in named)] = method
+    if not named:
+        raise InputError(f"methods is empty: name at least one of {', '.join(task_names(task))}")
     settings = {"weights_are": weights_are, "absent": absent}
-    for method in methods:
-        if isinstance(method, str):
-            try:
-                made = chosen[method] = task_method(method, task, n_classes)
-                # those of its parameters, or of a calibrator inside, that the data or the comparison decide
-                known = {name: name.rpartition("__")[2] for name in made.get_params()}
-                made.set_params(**{name: settings[last] for name, last in known.items() if last in settings})
-            except InputError:
-                raise  # a misspelt name is the caller's mistake, not a method that failed
-            except Exception as error:
-                chosen[method] = error
-        else:
-            wanted = type(method).__name__
-            names = (wanted, *(f"{wanted} {count}" for count in range(2, len(methods) + 1)))
-            chosen[next(name for name in names if name not in chosen)] = method
+    for name, method in named.items():
+        chosen[name] = method
+        if not isinstance(method, str):
+            if not hasattr(method, "fit"):
+                raise InputError(f"methods must be short names or calibrators, got {method!r}")
+            continue
+        try:
+            made = chosen[name] = task_method(method, task, n_classes)
+            # those of its parameters, or of a calibrator inside, that the data or the comparison decide
+            known = {parameter: parameter.rpartition("__")[2] for parameter in made.get_params()}
+            made.set_params(**{parameter: settings[last] for parameter, last in known.items() if last in settings})
+        except InputError:
+            raise  # a misspelt name is the caller's mistake, not a method that failed
+        except Exception as error:
+            chosen[name] = error
     return chosen
 
 
