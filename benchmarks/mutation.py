@@ -22,6 +22,7 @@ import contextlib
 import difflib
 import hashlib
 import importlib
+import importlib.util
 import itertools
 import json
 import mmap
@@ -273,12 +274,17 @@ def copy_repository(target: Path) -> Path:
     return target
 
 
+def is_in_checkout(folder: str) -> bool:
+    return Path(folder or ".").resolve().is_relative_to(ROOT)
+
+
 def enter(copy: Path) -> None:
     """Make this process and its children work in the copy."""
     os.chdir(copy)
-    os.environ.update(PYTHONPATH=str(copy / "src"), OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
-    os.environ.update(CUDA_VISIBLE_DEVICES="", PYTHONHASHSEED="0")
-    sys.path[:] = [str(copy / "src"), *(one for one in sys.path if not one.startswith(str(ROOT)))]
+    others = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one and not is_in_checkout(one)]
+    os.environ.update(PYTHONPATH=os.pathsep.join([str(copy / "src"), *others]))
+    os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="", PYTHONHASHSEED="0")
+    sys.path[:] = [str(copy / "src"), *(one for one in sys.path if not is_in_checkout(one))]
 
 
 def in_child(work, seconds: float, log: Path, still_fine=lambda: True) -> bool:
@@ -759,6 +765,8 @@ class Worker:
 
     def warm(self, choice: TestChoice) -> None:
         """Compile the kernels of this copy once."""
+        if importlib.util.find_spec("numba") is None:
+            return
         kernels = [test for test in choice.seconds if test.startswith(("tests/kernels/", "tests/recorded/"))]
         self.pytest(kernels, 120, 240)
 
