@@ -356,7 +356,7 @@ def contradictions(found: cal.Measurement) -> list[str]:
 @pytest.mark.parametrize("task", ["multiclass", "binary", "pairs", "multilabel"])
 def test_verdict_interval_test_and_sentence_never_contradict_each_other(task):
     seen = set()
-    for seed in range(40):
+    for seed in range(24):
         rng = np.random.default_rng([seed, 5])
         n, error = int(rng.integers(40, 250)), float(rng.choice([1.0, 0.8, 0.6, 0.4, 1.6]))
         clusters = None if seed % 3 else rng.integers(0, rng.integers(2, 60), n)
