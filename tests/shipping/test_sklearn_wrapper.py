@@ -32,6 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 @parametrize_with_checks(
     [
         CalibratedClassifier(cv=2),
+        *(CalibratedClassifier(cv=2, method=method) for method in ("platt", "beta", "iso", "svs", "bend")),
         # its scores of weighted and of repeated rows differ by the tolerance
         CalibratedClassifier(LinearSVC(tol=1e-10, max_iter=100_000), ensemble=False, cv=2, method="vs"),
     ]
