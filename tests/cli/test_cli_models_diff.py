@@ -232,7 +232,7 @@ def test_diff_pairs_the_rows_of_two_files_of_predictions(run, tmp_path, monkeypa
     np.savez("new.npz", logits=1.2 * logits[order], labels=labels[order], id=order)
     for name in ("old", "new"):
         Path(f"{name}.json").write_text(run("measure", f"{name}.npz", "--json")[1])
-    assert run("diff", "old.json", "new.json", "--fail-on-worse")[0] == 0  # small beside the noise of all rows
+    assert run("diff", "old.json", "new.json", "--fail-on-worse")[0] == 0  # small compared with the noise of both
     code, out, _ = run("diff", "old.npz", "new.npz", "--fail-on-worse", "--json")
     found = json.loads(out)
     jsonschema.validate(found, schema("diff"))

@@ -24,7 +24,7 @@ def test_a_damaged_state_is_set_aside_and_reported(run, tmp_path):
     state.write_text(half)
     code, out, err = run("monitor", log, "--once", "--state", state, "--json")
     assert (code, json.loads(out)["n"], err.count("\n")) == (0, 100, 1)
-    assert "the monitor begins anew" in err
+    assert "the monitor starts without answers" in err
     assert (tmp_path / "state.json.damaged-1").read_text() == half
 
 

@@ -74,7 +74,7 @@ def test_a_torn_journal_loses_only_outcomes_that_were_not_acknowledged(tmp_path)
         copy.with_name("state.json.journal").write_bytes(content[:cut])
         again = FeedbackDesk(state=copy)
         n_entries = max(0, content[:cut].count(b"\n") - 1)
-        # an entry without its newline may be whole: it was written, but not acknowledged
+        # an entry without its newline may be complete: it was written, but not acknowledged
         assert again.monitor.n in (2 * n_entries, 2 * n_entries + 2 * (content[cut : cut + 1] == b"\n"))
         again.close()
         shutil.rmtree(tmp_path / str(cut))

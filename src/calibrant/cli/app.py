@@ -92,7 +92,7 @@ def main() -> None:
     except KeyboardInterrupt:
         code = INTERRUPTED
     except USAGE_ERROR as error:
-        if len(sys.argv) > 1:  # `calibrant` alone: its help has been shown
+        if len(sys.argv) > 1:  # without arguments the help has been shown
             path = error.ctx.command_path if error.ctx else "calibrant"
             _print_error(f"{error.format_message().rstrip('.')}: see {path} --help")
     except InputError as error:

@@ -38,7 +38,7 @@ def guard_streams() -> None:
         if type(raw) is io.FileIO:  # neither a Windows console nor a buffer in memory
             stream.flush()
             target = PipeWriter(raw.fileno(), "w", closefd=False)
-            if name == "stderr":  # nobody could read about a full disk
+            if name == "stderr":  # no other stream could report a full disk
                 target.errors += (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
             writer = io.BufferedWriter(target)
             options = {"encoding": stream.encoding, "errors": stream.errors, "line_buffering": stream.line_buffering}
@@ -46,5 +46,5 @@ def guard_streams() -> None:
 
 
 def is_stdout_read() -> bool:
-    """Return whether no write has found the reader of stdout gone."""
+    """Return whether stdout still has a reader, as far as writes have shown."""
     return not getattr(getattr(getattr(sys.stdout, "buffer", None), "raw", None), "reader_left", False)

@@ -144,7 +144,7 @@ def diff(old: Any, new: Any, *, pair: str | None = None, **options: Any) -> Diff
     old, new : Comparison, ModelComparison, Measurement, their dictionaries, or files
         Files are what `compare --json`, `measure --json` and the reports write; or two files of predictions.
     pair : as in `compare_models`, for predictions: the column that names the rows, or "order".
-    **options : what else `compare_models` takes, for predictions.
+    **options : further options of `compare_models`, for predictions.
 
     Examples
     --------
@@ -221,7 +221,7 @@ def _paired_difference(models: ModelComparison) -> Difference:
 
 
 def _adjusted(changes: Sequence[Change]) -> tuple[Change, ...]:
-    """Return changes with verdicts of which at most 5% beyond noise may be wrong (Benjamini & Hochberg 1995)."""
+    """Set verdicts at a false discovery rate of 5% (Benjamini & Hochberg 1995)."""
     p_values = np.sort([one.p_value for one in changes if np.isfinite(one.p_value)])
     ranks = np.arange(1, len(p_values) + 1)
     limit = p_values[p_values * len(p_values) <= SIGNIFICANCE * ranks].max(initial=-1.0)
@@ -324,7 +324,7 @@ def _notes(names: Sequence[str], old: Mapping[str, Any], new: Mapping[str, Any])
             yield f"{words} differ: {before} and {after}"
     if old.get("test_fingerprint") is not None and old["test_fingerprint"] == new.get("test_fingerprint"):
         yield (
-            "both were measured on the same labels: the noise of a change is at most what is stated; a diff of the two "
+            "both were measured on the same labels: the stated noise of a change is an upper bound; a diff of the two "
             "files of predictions pairs their rows"
         )
 

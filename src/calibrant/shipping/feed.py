@@ -62,7 +62,7 @@ class Feed(Kept):
     id : the field that names an answer: one that comes twice counts once.
     id_window : number of latest ids that are remembered; an older answer that comes again counts again.
     max_groups, max_name_length : limits of group names that are not listed; names above them count as `other`.
-    state : a file that keeps what is known between runs. One monitor at a time may use it, until `close`.
+    state : a file for the state between runs. One monitor at a time may use it, until `close`.
     settings : further parameters of `Monitor`.
     """
 
@@ -116,7 +116,9 @@ class Feed(Kept):
                 self.from_json(text, self)
         except DamagedStateError as error:
             self._clear()
-            self.note = f"{file.path}: {error}; it was renamed to {file.set_aside()}, and the monitor begins anew"
+            self.note = (
+                f"{file.path}: {error}; it was renamed to {file.set_aside()}, and the monitor starts without answers"
+            )
         except InputError as error:
             raise InputError(f"{file.path}: {error}; move it away, or give another file for the state") from error
 
@@ -500,7 +502,7 @@ class LogFollower(Feed):
         return gained + self.count(answers)
 
     def _read_renamed(self) -> int | None:
-        """Count what the last file gained before it was renamed; None if it is not next to the log."""
+        """Count the new answers of the last file after it was renamed; None if it is not next to the log."""
         log = Path(self.path).absolute()
         for other in log.parent.glob(f"{glob.escape(log.name)}?*"):
             if other.is_file() and other.lstat().st_ino == self.inode:
@@ -510,7 +512,7 @@ class LogFollower(Feed):
         return None
 
     def _read_compressed(self) -> int | None:
-        """Count what the last file gained before it was compressed; None if there is no such copy next to the log."""
+        """Count the new answers of the last file in its compressed copy; None if there is none next to the log."""
         log, offset = Path(self.path).absolute(), self.offset
         for other in log.parent.glob(f"{glob.escape(log.name)}*.gz"):
             try:

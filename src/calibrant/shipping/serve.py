@@ -297,7 +297,7 @@ def serve(
             own = rf"(localhost|127(\.\d+){{3}}|\[::1\]|{re.escape(name)})(:\d+)?"
             service.hosts = re.compile(own, re.IGNORECASE)
     gc.collect()
-    gc.freeze()  # a full collection of what was imported would stop all requests for 50 ms
+    gc.freeze()  # a full collection of all imported objects would stop requests for 50 ms
     with listener, json_log(access=access_log), contextlib.suppress(KeyboardInterrupt):
         announce(url)
         server.run(sockets=[listener])

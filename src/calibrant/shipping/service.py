@@ -59,9 +59,9 @@ INLINE_BYTES = 320_000
 UNRESERVED_BYTES = 16_384
 """Requests up to this size take no place in the line for memory."""
 PIECE_BYTES = 1 << 18
-"""Longer responses are sent in pieces, so that no slow reader leaves a whole one in the buffer of its connection."""
+"""Longer responses are sent in pieces: the buffer of a connection with a slow reader stays small."""
 FEEDBACK_GROWTH = 32
-"""Memory of parsed outcomes over the size of their text, at most."""
+"""Largest ratio of the memory of parsed outcomes to the size of their body."""
 KEPT_BYTES = 16 << 20
 """Arrays up to this size are allocated from memory that the process keeps."""
 FEEDBACK_BYTES = 8 << 20
@@ -536,7 +536,7 @@ class Service:
                 if max(claimed, len(body)) > limit:
                     words = f"the body is too large, at most {limit} bytes are taken: split the batch"
                     raise HTTPException(413, words)
-                # the longest goes on, so that one of many is always answered
+                # the longest body is never refused, so that one of many is always answered
                 if self._n_bytes > limits.waiting_bytes and len(body) < max(map(len, self._bodies)):
                     raise HTTPException(503, "too many large requests at once: try again", {"retry-after": "1"})
             request.scope["calibrant"] = {"bytes_in": len(body)}

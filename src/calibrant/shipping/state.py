@@ -48,7 +48,7 @@ class StateFile:
                 fcntl.flock(self._journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             self._journal.close()
-            message = f"{self.path} is in use by another monitor: give each one a state of its own"
+            message = f"{self.path} is in use by another monitor: give each one a different state"
             raise InputError(message) from error
 
     def _has_journal(self) -> bool:
