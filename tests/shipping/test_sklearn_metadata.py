@@ -167,7 +167,9 @@ def fit_warnings(call):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         call()
-    return [str(one.message) for one in caught if issubclass(one.category, FitWarning)]
+    found = [one for one in caught if issubclass(one.category, FitWarning)]
+    assert not any(one.filename.endswith("contextlib.py") for one in found)
+    return [str(one.message) for one in found]
 
 
 def test_each_kind_of_warning_is_issued_once_per_fit_and_once_per_search():

@@ -147,3 +147,12 @@ def test_an_unknown_task_raises():
 def test_names_without_one_value_raise_with_the_names_that_have_one(name):
     with pytest.raises(InputError, match=r"not a metric with one value.*ece"):
         scorer(name)
+
+
+def test_the_score_function_takes_columns_probabilities_or_predictions(risks):
+    X, labels, _, model = risks
+    p, y = model.predict_proba(X), labels == "sick"
+    score = scorer("ece")
+    for given in (p, p[:, 1]):
+        assert score._score_func(labels, given) == calibrant.metrics.ece(p[:, 1], y)
+    assert scorer("accuracy")._score_func(labels, model.predict(X)) == model.score(X, labels)

@@ -22,7 +22,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics._scorer import _BaseScorer, _cached_call
 from sklearn.model_selection import StratifiedGroupKFold, check_cv
 from sklearn.preprocessing import LabelEncoder
-from sklearn.utils import Tags, _safe_indexing, indexable
+from sklearn.utils import _safe_indexing, indexable
 from sklearn.utils.metadata_routing import _routing_enabled, process_routing
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
@@ -141,9 +141,8 @@ class CalibratedClassifier(CalibratedClassifierCV):
             raise InputError(f"y holds {unknown[:3].tolist()}, which the fitted estimator does not know")
         y, labels = np.asarray(y), encoder.transform(y)
         every: Any = slice(None)
-        fit_params, split_params = self._routed(
-            X, {"sample_weight": weights, "groups": groups, "clusters": clusters}, fit_params
-        )
+        columns = {"sample_weight": weights, "groups": groups, "clusters": clusters}
+        fit_params, split_params = self._routed(X, columns, fit_params)
         # classifiers, their logits of rows they were not fitted on, and the numbers of these rows
         if frozen:
             fits = [(estimator, class_logits(estimator, X, self.classes_), every)]
@@ -155,7 +154,7 @@ class CalibratedClassifier(CalibratedClassifierCV):
             if not self.ensemble:  # "auto" is True
                 _, held_out, order = zip(*fits, strict=True)
                 fits = [(_fitted(estimator, data, every), np.concatenate(held_out), np.concatenate(order))]
-        with _merged_warnings():
+        with _merge_warnings():
             columns = {**by_group, "clusters": clusters, "sample_weight": _rescale_weights(weights, labels)}
             self.calibrated_pairs_ = [
                 (fitted, clone(calibrator).fit(_scores(logits), labels[rows], **_take_rows(columns, rows)))
@@ -168,7 +167,7 @@ class CalibratedClassifier(CalibratedClassifierCV):
         """Calibrated probabilities (n×K), columns in the order of `classes_`; always an array."""
         check_is_fitted(self)
         metadata = _check_groups(self.calibrated_pairs_[0][1], groups)
-        with _merged_warnings():
+        with _merge_warnings():
             parts = [
                 calibrator.predict_proba(_scores(class_logits(estimator, X, self.classes_)), **metadata)
                 for estimator, calibrator in self.calibrated_pairs_
@@ -187,8 +186,8 @@ class CalibratedClassifier(CalibratedClassifierCV):
     def _routed(self, X: Any, metadata: Params, fit_params: Params) -> tuple[Params, Params]:
         """Parameters of the classifier's fit, the weights among them, and of the splitter's split."""
         if _routing_enabled():
-            passed = {name: value for name, value in metadata.items() if value is not None}
-            routed = process_routing(self, "fit", **passed, **fit_params)
+            fit_params.update((name, value) for name, value in metadata.items() if value is not None)
+            routed = process_routing(self, "fit", **fit_params)
             return _check_method_params(X, routed.estimator.fit), routed.splitter.split
         weights, estimator = metadata["sample_weight"], self._get_estimator()
         if weights is not None:
@@ -199,7 +198,7 @@ class CalibratedClassifier(CalibratedClassifierCV):
         # splitters made from a number ignore groups, with a warning
         return _check_method_params(X, fit_params), {} if self._counts_folds else {"groups": metadata["groups"]}
 
-    def __sklearn_tags__(self) -> Tags:
+    def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_class = "multiclass" in self._get_calibrator(3).tasks
         return tags
@@ -258,7 +257,7 @@ def _check_groups(calibrator: Calibrator, groups: Any) -> Params:
     return {"groups": groups} if calibrator.takes_groups else {}
 
 
-def _rescale_weights(weights: Array | None, labels: Array) -> Array | None:
+def _rescale_weights(weights: Any, labels: Array) -> Any:
     """Weights for calibrators: whole numbers count copies; others, such as those of boosting, get the mean 1."""
     if weights is None:
         return None
@@ -288,7 +287,7 @@ _search_kinds: set[str] = set()
 
 
 @contextmanager
-def _merged_warnings() -> Iterator[None]:
+def _merge_warnings() -> Iterator[None]:
     """Issue each kind of FitWarning of the block once, with its count; kinds differ in more than numbers."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", FitWarning)
@@ -398,8 +397,8 @@ def scorer(metric: str, *, task: str | None = None, **options: Any) -> MetricSco
     figure = FIGURES.get(metric, Figure(metric, metric, metric, better=int(metric == "net_benefit")))
     record = next((one for one in METRICS.values() if figure in one.figures), METRICS.get(metric))
     if record is None or not (record.figures or figure.better):
-        numbers = ", ".join(one.name for record in METRICS.values() for one in record.figures)
-        raise InputError(f"{metric!r} is not a metric with one value: use net_benefit, {numbers}")
+        names = [one.name for record in METRICS.values() for one in record.figures]
+        raise InputError(f"{metric!r} is not a metric with one value: use net_benefit, {', '.join(names)}")
     default = "multiclass" if record.about in ("matrix", "confidence") else "binary"
     by_class = check_choice("task", task or default, ("binary", "multiclass")) == "multiclass"
     # intervals may contain functions without a name, which cannot be pickled
