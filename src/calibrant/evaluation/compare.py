@@ -363,9 +363,12 @@ def resolve_methods(  # noqa: PLR0917
     named: Json = dict(methods) if isinstance(methods, Mapping) else {}
     chosen: Json = {}
     for method in methods if not named else ():
-        wanted = method if isinstance(method, str) else type(method).__name__
-        names = (wanted, *(f"{wanted} {count}" for count in itertools.count(2)))
-        named[wanted if isinstance(method, str) else next(name for name in names if name not in named)] = method
+        name = class_name = method if isinstance(method, str) else type(method).__name__
+        for count in itertools.count(2):
+            if isinstance(method, str) or name not in named:
+                break
+            name = f"{class_name} {count}"
+        named[name] = method
     if not named:
         raise InputError(f"methods is empty: name at least one of {', '.join(task_names(task))}")
     settings = {"weights_are": weights_are, "absent": absent}
