@@ -395,5 +395,5 @@ def test_equal_scores_get_the_base_rate_and_others_keep_their_distance(name, val
     with pytest.warns(FitWarning, match="scores are equal"):
         fitted = get(name).fit(np.full(10, value), labels, sample_weight=weights)
     odds = np.log(rate / (1 - rate))
-    expected = sigmoid(np.array([odds, odds + 1, odds - 1]))
-    assert fitted.predict_proba(value + np.array([0.0, 1.0, -1.0]))[:, 1] == pytest.approx(expected, abs=1e-6)
+    expected = sigmoid(odds + np.array([0.0, 0.5, -0.5]))  # within the floor of zeros, at half the smallest probability
+    assert fitted.predict_proba(value + np.array([0.0, 0.5, -0.5]))[:, 1] == pytest.approx(expected, abs=1e-6)
