@@ -336,3 +336,14 @@ def test_scores_within_the_floor_are_unchanged():
     fitted = cal.get("none").fit(np.array([-2.0, 3.0, 1.0]), [0, 1, 1])
     given = np.array([-3.0, 0.5, 3.5])
     np.testing.assert_array_equal(fitted.transform(given), given)
+
+
+@pytest.mark.parametrize("n", [1, 5, 9])
+@pytest.mark.parametrize("name", ["none", "auto"])
+def test_unchanged_predictions_keep_scores_beyond_the_fit_rows(name, n):
+    scores, labels = np.linspace(-1, 1, n), (np.arange(n) % 2).astype(int)
+    fitted = cal.get(name).fit(scores, labels)
+    new = np.array([-30.0, -5.0, 2.0, 20.0])
+    np.testing.assert_array_equal(fitted.transform(new), new)
+    low, high = fitted.predict_proba(np.array([-np.inf, np.inf]))[:, 1]
+    assert 0 < low < 1e-13 < 1 - 1e-13 < high <= 1

@@ -23,6 +23,7 @@ from calibrant.core.arrays import Array
 from calibrant.core.errors import FitWarning, InputError, NoOptimumWarning, warn_user
 from calibrant.core.rows import Rows, two_columns, warn_of_selection
 from calibrant.core.softmax import softmax
+from calibrant.core.zeros import LOG_EPS
 from calibrant.kernels.rows import scan
 from calibrant.metrics.record import facts, sign
 
@@ -217,6 +218,10 @@ class AutoCalibrator(
             self.calibrator_ = shift
         else:
             self._limit_absent(rows)
+
+    def _keep_floor(self, log_floor: float) -> None:
+        is_unchanged = isinstance(self.calibrator_, Identity) and self.task_ != "multiclass"
+        super()._keep_floor(min(log_floor, LOG_EPS) if is_unchanged else log_floor)
 
     def _check_options(self) -> None:
         """Raise InputError at a bad parameter, and forget an earlier fit."""

@@ -43,7 +43,7 @@ from calibrant.core.errors import FitWarning, InputError, warn_user
 from calibrant.core.rows import Rows, sums_finitely, two_columns, warn_of_selection
 from calibrant.core.softmax import softmax
 from calibrant.core.threads import map_blocks, one_blas_thread, row_blocks
-from calibrant.core.zeros import raised
+from calibrant.core.zeros import LOG_EPS, raised
 
 if TYPE_CHECKING:
     from typing import Self
@@ -548,6 +548,10 @@ class Identity(Calibrator, keeps_prediction=True, few_parameters=True, keeps_ran
 
     def _fit(self, rows: Rows) -> None:
         pass
+
+    def _keep_floor(self, log_floor: float) -> None:
+        """Leave finite scores as they are, also if the fit rows have none as large."""
+        super()._keep_floor(log_floor if self.task_ == "multiclass" else min(log_floor, LOG_EPS))
 
     def _map(self, xp: Any, logits: Any, learned: Any) -> Any:
         return logits

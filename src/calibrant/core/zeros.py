@@ -16,6 +16,9 @@ from calibrant.core.softmax import logsumexp
 SAMPLED_ROWS, SAMPLED_ELEMENTS = 2000, 1 << 22
 """Most rows and numbers of the sample."""
 
+LOG_EPS = float(np.log(np.finfo(np.float64).eps))
+"""Logarithm of the probability that a zero of unchanged predictions counts as."""
+
 SHORT_ROW = 100
 """Up to this many classes the sample is transposed, which takes a fifth of the time."""
 
