@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import calibrant
+from calibrant.cli import main
 
 HOSTILE = ["[/INST]", "[bold red]x", "cat\x1b[31m\x1b]0;title\x07", "\u202edog", "a\x9bb", ":smile:"]
 
@@ -67,3 +69,32 @@ def test_errors_spell_out_what_a_file_says(tmp_path):
     done = run("measure", tmp_path / "bad.csv")
     assert done.returncode == 2
     assert sound(done.stderr), repr(done.stderr)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="file names are bytes on Linux only")
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_terminals_and_file_names_of_any_encoding_give_no_traceback(encoding, tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 120)
+    file = os.fsdecode(os.fsencode(tmp_path) + b"/a\xff.npz")
+    np.savez(file, logits=rng.normal(size=(120, 3)) + 2 * np.eye(3)[labels], labels=labels)
+    artifact, onnx = (f"{file[:-4]}.{suffix}" for suffix in ("safetensors", "onnx"))
+    for code, arguments in (
+        (0, ("measure", file)),
+        (0, ("fit", file, "--method", "ts", "-o", artifact)),
+        (0, ("info", artifact)),
+        (0, ("apply", artifact, file, "-o", f"{file[:-4]}-out.npz")),
+        (0, ("compare", file, file, "--methods", "none,ts", "--report", f"{file[:-4]}.html")),
+        (2, ("export", artifact, "--onnx", onnx)),
+        (2, ("measure", f"{file}.missing")),
+    ):
+        streams = [io.TextIOWrapper(io.BytesIO(), encoding=encoding) for _ in range(2)]
+        monkeypatch.setattr("sys.stdout", streams[0])
+        monkeypatch.setattr("sys.stderr", streams[1])
+        monkeypatch.setattr("sys.argv", ["calibrant", *arguments])
+        with pytest.raises(SystemExit) as left:
+            main()
+        streams[1].flush()
+        errors = streams[1].buffer.getvalue().decode(encoding)
+        assert (left.value.code or 0) == code, errors
+        assert errors.count("error:") == (code == 2), errors

@@ -1,6 +1,7 @@
 """`calibrant VERB`: finds the verb, turns bad input into one line and exit code 2."""
 
 import importlib
+import io
 import os
 import re
 import shlex
@@ -80,6 +81,10 @@ def build(asked: str = "") -> typer.Typer:
 
 def main() -> None:
     """Entry point of the `calibrant` command."""
+    for stream in (sys.stdout, sys.stderr):
+        # names of files and classes may hold characters that the terminal cannot show
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     # an exception instead of an end on the spot: temporary files are removed on the way out
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     # a line like every other: who types a command has no use for a place in the code; it may name columns of a file

@@ -100,7 +100,7 @@ def write_report(
     page = environment.get_template(template).render(context)
     check_replaceable(path, is_html, "a page")
     with atomic_write(path) as temporary:
-        temporary.write_text(page, encoding="utf-8")
+        temporary.write_text(page, encoding="utf-8", errors="backslashreplace")
     return Path(path)
 
 

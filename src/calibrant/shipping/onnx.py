@@ -119,6 +119,10 @@ def export_onnx(
 ) -> Exported:
     """Write a calibrator as an ONNX file, alone or appended to the classifier in the file `model`."""
     check_replaceable(path, is_onnx_path, "an ONNX model")
+    try:
+        os.fsencode(path).decode()
+    except UnicodeDecodeError:
+        raise InputError(f"onnx cannot write {os.fspath(path)!r}: choose a file name in UTF-8") from None
     if model is not None and os.path.exists(path) and os.path.samefile(model, path):
         raise InputError(f"{path} is the model itself: choose another file to write")
     if model is None:
