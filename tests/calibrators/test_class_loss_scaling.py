@@ -322,3 +322,17 @@ def test_weights_without_a_fixed_point_raise_a_warning():
     scaling = ClassLossScaling(ClassTemperatureScaling(objective="nll"), bounded=False)
     with pytest.warns(FitWarning, match="the weights still change by"):
         scaling.fit(logits, labels, sample_weight=weights)
+
+
+def test_balanced_minimizes_the_mean_of_the_class_losses(rng):
+    labels = rng.choice(4, 800, p=[0.7, 0.2, 0.08, 0.02])
+    logits = 3 * (rng.normal(size=(800, 4)) + np.eye(4)[labels])
+    fitted = ClassLossScaling(TemperatureScaling(), loss="balanced").fit(logits, labels)
+    assert (fitted.class_weights_ == 0).all()
+
+    def mean_of_classes(log_temperature):
+        losses = -log_softmax(logits / np.exp(log_temperature))[np.arange(800), labels]
+        return np.mean([losses[labels == j].mean() for j in range(4)])
+
+    expected = np.exp(minimize_scalar(mean_of_classes, bounds=(-3, 3), method="bounded", options={"xatol": 1e-9}).x)
+    assert fitted.calibrator_.temperature_ == pytest.approx(expected, rel=1e-5)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from calibrant import ClassTemperatureScaling
 from calibrant.core import progress
-from calibrant.core.errors import InputError
+from calibrant.core.errors import FitWarning, InputError
 
 GRID = np.arange(1, 101) / 10
 
@@ -217,3 +217,17 @@ def test_progress_counts_every_class(rng):
 def test_bad_parameters_are_named(parameters, word, rng):
     with pytest.raises(InputError, match=word):
         ClassTemperatureScaling(**parameters).fit(rng.normal(size=(10, 3)), rng.integers(0, 3, 10))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_guarantees_hold_on_all_columns_with_a_class_without_rows(seed):
+    rng = np.random.default_rng(seed)
+    labels = rng.choice([0, 1, 3, 4], 300)
+    logits = rng.normal(0, 3, (300, 5)) + 2 * np.eye(5)[labels]
+    logits[:, 2] += 1.0  # often the largest
+    with pytest.warns(FitWarning, match="1 of 5 classes have no fit rows"):
+        fitted = ClassTemperatureScaling().fit(logits, labels)
+    np.testing.assert_array_equal(fitted.temperatures_, literal_search(logits, labels))
+    ece, accuracy = literal_outcome(logits, labels, np.ones(300), fitted.temperatures_, 15)
+    assert accuracy >= (logits.argmax(axis=1) == labels).mean()
+    assert (fitted.ece_trace_[-1], fitted.accuracy_trace_[-1]) == pytest.approx((ece, accuracy))

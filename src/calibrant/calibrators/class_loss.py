@@ -25,7 +25,7 @@ from calibrant.kernels.bins import width_sums
 
 CHOICES = {
     "normalization": ("normal", "centered_minmax", "minmax"),
-    "loss": ("cross_entropy", "label_smoothing", "focal", "focal_detached"),
+    "loss": ("cross_entropy", "balanced", "label_smoothing", "focal", "focal_detached"),
     "alpha_beta": ("refit", "first_step"),
     "class_loss": ("mean", "sum"),
 }
@@ -90,10 +90,10 @@ class ClassLossScaling(
         weights are the loss weights, so honouring sample weights is all it takes.
     normalization : {"normal", "centered_minmax", "minmax"}
         L̄ = (L − mean)/std; (L − mean)/(max − min); (L − min)/(max − min) (app. A).
-    loss : {"cross_entropy", "label_smoothing", "focal", "focal_detached"}
-        The method, or one of the paper's two baselines: the calibrator refitted with label smoothing 0.05 or with
-        the focal loss of γ = 3, and no class weights. "focal" is the loss as printed; "focal_detached" treats the
-        factor (1 − p)^γ as a weight without gradient, as the authors' code does.
+    loss : {"cross_entropy", "balanced", "label_smoothing", "focal", "focal_detached"}
+        The method; "balanced", its sum of class losses with w = 0; or one of the paper's two baselines: the calibrator
+        refitted with label smoothing 0.05 or with the focal loss of γ = 3, and no class weights. "focal" is the loss as
+        printed; "focal_detached" treats the factor (1 − p)^γ as a weight without gradient, as the authors' code does.
     alpha_beta : {"refit", "first_step"}
         Where the class losses after the change come from when α and β are chosen on eq. 6: from the first refit, or
         from the first step of an optimiser, as in the paper. The standard deviation that normalises the losses is that
@@ -163,6 +163,8 @@ class ClassLossScaling(
         self._record(rows, None)
         if self.loss == "cross_entropy":
             self._fit_class_weights(rows)
+        elif self.loss == "balanced":
+            self._refit(rows, self._weigh_classes(rows))
         elif self.loss == "label_smoothing":
             if not self.calibrator.additive:
                 raise InputError(
@@ -186,12 +188,10 @@ class ClassLossScaling(
         """Fit under class weights that belong to the class losses of the fit."""
         counts = self._counts(rows)
         present = counts > 0
-        labels, inverse = np.asarray(rows.labels), _per_row(1.0, counts)
 
         def refit(weights: Array, previous: Calibrator | None) -> Array:
             self.class_weights_[present] = weights
-            factors = np.maximum(1 + self.class_weights_, 0.0) * inverse * rows.total_weight / present.sum()
-            self._refit(rows, rows.with_weights(rows.mass() * factors[labels]), previous)
+            self._refit(rows, self._weigh_classes(rows), previous)
             return self._losses[present]
 
         before = self._losses[present]
@@ -210,6 +210,13 @@ class ClassLossScaling(
             FixedPoint(CLASS_PAIRS),
             (-0.5 * abs(self.beta_), 0.5 * abs(self.beta_)),
         )
+
+    def _weigh_classes(self, rows: Rows) -> Rows:
+        """Return rows with weights that make their NLL the sum of (1 + w_i)·L_i."""
+        counts = self._counts(rows)
+        factors = np.maximum(1 + self.class_weights_, 0.0) * _per_row(1.0, counts)
+        factors *= rows.total_weight / np.count_nonzero(counts)
+        return rows.with_weights(rows.mass() * factors[np.asarray(rows.labels)])
 
     def _fit_focal(self, rows: Rows) -> None:
         """Fit under row weights that belong to the losses of the fit.

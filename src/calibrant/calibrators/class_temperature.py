@@ -120,6 +120,10 @@ class ClassTemperatureScaling(
         self.n_bins = n_bins
         self.grid = grid
 
+    def _narrows(self, rows: Rows) -> bool:
+        # ECE and accuracy are those of all columns
+        return self.objective != "ece" and super()._narrows(rows)
+
     def _fit(self, rows: Rows) -> None:
         if self.objective == "ece":
             self._fit_ece(rows)
