@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import cache
 from itertools import count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -42,7 +43,7 @@ from calibrant.core.arrays import (
 from calibrant.core.errors import FitWarning, InputError, warn_user
 from calibrant.core.rows import Rows, sums_finitely, two_columns, warn_of_selection
 from calibrant.core.softmax import softmax
-from calibrant.core.threads import map_blocks, one_blas_thread, row_blocks
+from calibrant.core.threads import map_blocks, one_blas_thread, row_blocks, serial
 from calibrant.core.zeros import LOG_EPS, raised
 
 if TYPE_CHECKING:
@@ -52,6 +53,9 @@ if TYPE_CHECKING:
 PRECISE_LOGIT = 64.0
 """float32 logits up to this size give probabilities good to about 1e-6."""
 
+
+SERIAL_SIZE = 1 << 15
+"""Scores up to which a fit uses one thread."""
 
 _changes = count(1)
 _last_change = [0]
@@ -155,6 +159,12 @@ class Calibrator(TransformerMixin, BaseEstimator):
             raise TypeError(f"{cls.__name__} declares {', '.join(unknown)}, which is not a fact of a calibrator")
         cls.facts = {**cls.facts, **facts}
 
+    @classmethod
+    @cache
+    def _get_param_names(cls) -> list[str]:
+        # scikit-learn reads the signature for each clone
+        return super()._get_param_names()
+
     def fit(
         self,
         logits: Any,
@@ -240,7 +250,8 @@ class Calibrator(TransformerMixin, BaseEstimator):
     def _fitting(self, rows: Rows) -> Iterator[Rows]:
         """Begin a fit, and keep how long it takes."""
         started = time.perf_counter()
-        with one_blas_thread():
+        # work on few rows takes less time than waking other threads
+        with one_blas_thread(), serial() if rows.size <= SERIAL_SIZE else nullcontext():
             yield self._begin(rows)
         self.fit_seconds_ = time.perf_counter() - started
 

@@ -3,8 +3,8 @@
 from itertools import product
 
 import numpy as np
+from scipy.optimize import isotonic_regression
 from scipy.special import expit, ndtri, softmax
-from sklearn.isotonic import isotonic_regression
 
 from calibrant.calibrators import maps
 from calibrant.calibrators.base import BinaryCalibrator
@@ -14,7 +14,7 @@ from calibrant.calibrators.solvers.folds import content_folds
 from calibrant.core.arrays import Array, check_whole
 from calibrant.core.rows import Rows, score_range
 from calibrant.core.softmax import probability_log_odds
-from calibrant.kernels.logistic import batch_sums, is_separable, newton
+from calibrant.kernels.logistic import is_separable, newton
 
 LINEAR = (1.0, 10.0, 1e3, 1e5)
 """Penalties of the change of the slope."""
@@ -160,7 +160,8 @@ def fit_bend(rows: Rows, fold: Array, n_knots: int) -> tuple[Array, Array]:
     points = points.reshape(len(counts), len(ridge), -1)
     losses = np.zeros(len(ridge))
     for held_out, (negative, positive) in zip(points[:-1] @ features.T, by_fold, strict=True):
-        losses += np.logaddexp(0.0, held_out) @ negative + np.logaddexp(0.0, -held_out) @ positive
+        softplus = np.maximum(held_out, 0.0) + np.log1p(np.exp(-np.abs(held_out)))
+        losses += softplus @ (negative + positive) - held_out @ positive
     # the weight of each triple of penalties (m,), from its held-out loss and its prior
     averages = np.tensordot(softmax(STRAIGHT * np.log(ridge[:, -1]) - TEMPER * losses), points, axes=(0, 1))
     smooth = averages @ features.T
@@ -171,7 +172,7 @@ def fit_bend(rows: Rows, fold: Array, n_knots: int) -> tuple[Array, Array]:
     return knots, isotonic(values + added, masses + 1e-9)
 
 
-def group_rows(rows: Rows, n_knots: int) -> tuple[Array, ...]:
+def group_rows(rows: Rows, n_knots: int) -> tuple[Array, Array, Array, Array, float, Array, Array]:
     """Knots at evenly spaced quantiles of the weight, and the rows between two of them as one cell.
 
     Return the knots, the cell of each row, the score and weight of each cell, the spread of the scores, the features of
@@ -197,7 +198,7 @@ def group_rows(rows: Rows, n_knots: int) -> tuple[Array, ...]:
     means = np.bincount(place, weights=weights * scores, minlength=len(knots))
     means = np.where(masses > 0, means / np.where(masses > 0, masses, 1.0), knots)
     features = np.column_stack([np.interp(means, knots, column) for column in knot_features.T])
-    return knots, place, means, masses, spread, features, knot_features
+    return knots, place, means, masses, float(spread), features, knot_features
 
 
 def solve(features: Array, counts: Array, ridge: Array, centre: Array) -> Array:
@@ -205,14 +206,21 @@ def solve(features: Array, counts: Array, ridge: Array, centre: Array) -> Array:
 
     P problems share the features X (c×m) and differ in their counts (P×2×c) of labels 0 and 1 and in their ridge (P×m).
     """
-    weights = counts.sum(axis=1)
-    shares = counts[:, 1] / np.where(weights > 0, weights, 1.0)
+    weights, n_features = counts.sum(axis=1), features.shape[1]
+    products = (features[:, :, None] * features[:, None, :]).reshape(len(features), -1)
 
     def evaluate(points: Array, which: Array) -> tuple[Array, Array, Array]:
-        value, gradient, hessian = batch_sums(features.T[None], shares[which], weights[which], points)
+        scores = points @ features.T
+        small = np.exp(-np.abs(scores))
+        share = 1.0 / (1.0 + small)
+        weight, positive = weights[which], counts[which, 1]
+        # all problems share the features, so that matrix products sum over the cells
+        losses = (weight * (np.maximum(scores, 0.0) - np.log(share)) - positive * scores).sum(axis=1)
+        gradient = (weight * np.where(scores >= 0, share, small * share) - positive) @ features
+        hessian = (weight * (small * share * share) @ products).reshape(-1, n_features, n_features)
         np.einsum("pii->pi", hessian)[:] += ridge[which]
         away = points - centre
-        return value + 0.5 * (ridge[which] * away**2).sum(axis=1), gradient + ridge[which] * away, hessian
+        return losses + 0.5 * (ridge[which] * away**2).sum(axis=1), gradient + ridge[which] * away, hessian
 
     # saturated rows have no curvature
     start = np.tile(np.minimum(centre, CURVED), (len(ridge), 1))
@@ -221,7 +229,7 @@ def solve(features: Array, counts: Array, ridge: Array, centre: Array) -> Array:
 
 def isotonic(values: Array, weights: Array) -> Array:
     """The non-decreasing sequence nearest to the values (c,) in weighted squares."""
-    return np.asarray(isotonic_regression(values, sample_weight=weights), dtype=np.float64)
+    return np.asarray(isotonic_regression(values, weights=weights).x, dtype=np.float64)
 
 
 def pooled(scores: Array, counts: Array, held_out: Array) -> Array:

@@ -17,6 +17,9 @@ from calibrant.kernels.scaling import mixture_nll, mixture_squares
 TOLERANCE, MAX_STEPS = 1e-10, 100
 """First-order decrease at which a search on the simplex ends, and its most steps."""
 
+INSIDE = 1e-6
+"""Smallest coordinate of a minimum that is inside the simplex, and smallest ratio of singular values."""
+
 
 class EnsembleTemperatureScaling(Calibrator, keeps_prediction=True, additive=True, few_parameters=True):
     """A mixture of three distributions, w₁·softmax(z/T) + w₂·softmax(z) + w₃/K (Zhang et al. 2020, eq. 8).
@@ -91,16 +94,27 @@ class EnsembleTemperatureScaling(Calibrator, keeps_prediction=True, additive=Tru
         return xp.keep_prediction(log_probabilities(xp, mixed), prediction(xp, logits))
 
 
+def _minimise_on_face(hessian: Array, linear: Array, chosen: list[int]) -> tuple[Array, Array]:
+    """The minimiser among points with these coordinates that sum to 1, and the singular values of its system."""
+    count = len(chosen)
+    system = np.ones((count + 1, count + 1))
+    system[:count, :count], system[-1, -1] = hessian[np.ix_(chosen, chosen)], 0.0
+    solved, _, _, values = np.linalg.lstsq(system, np.append(-linear[chosen], 1.0), rcond=None)
+    return solved[:count], values
+
+
 def minimise_quadratic(hessian: Array, linear: Array) -> Array:
     """The point of the simplex that minimises ½·xᵀHx + cᵀx, exactly: the best of the minimisers of all faces."""
     size = len(linear)
     best, best_value = np.full(size, 1.0 / size), np.inf
+    # a regular problem with its minimum inside needs no face
+    inside, values = _minimise_on_face(hessian, linear, list(range(size)))
+    if inside.min() > INSIDE and values[-1] > INSIDE * values[0]:
+        return inside / inside.sum()
     for count in range(1, size + 1):
         for face in combinations(range(size), count):
             chosen = list(face)
-            system = np.ones((count + 1, count + 1))
-            system[:count, :count], system[-1, -1] = hessian[np.ix_(chosen, chosen)], 0.0
-            solved = np.linalg.lstsq(system, np.append(-linear[chosen], 1.0), rcond=None)[0][:count]
+            solved, _ = _minimise_on_face(hessian, linear, chosen)
             if solved.min() < -1e-12:
                 continue
             point = np.zeros(size)
