@@ -37,13 +37,12 @@ from sklearn.utils.validation import (
 from calibrant.calibrators.base import Calibrator
 from calibrant.calibrators.learned import check_learned
 from calibrant.calibrators.registry import class_names, get, resolve
-from calibrant.core.arrays import Array
+from calibrant.core.arrays import Array, check_choice
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import FitWarning, InputError, MissingExtraError, warn_user
 from calibrant.core.schema import identifiers
 from calibrant.core.softmax import log_stored
 from calibrant.metrics import METRICS
-from calibrant.metrics.inputs import check_choice
 from calibrant.metrics.record import FIGURES, Figure, Metric
 
 Params = dict[str, Any]
@@ -400,7 +399,7 @@ def scorer(metric: str, *, task: str | None = None, **options: Any) -> MetricSco
         names = [one.name for record in METRICS.values() for one in record.figures]
         raise InputError(f"{metric!r} is not a metric with one value: use net_benefit, {', '.join(names)}")
     default = "multiclass" if record.about in ("matrix", "confidence") else "binary"
-    by_class = check_choice("task", task or default, ("binary", "multiclass")) == "multiclass"
+    by_class = check_choice(task or default, "task", ("binary", "multiclass")) == "multiclass"
     # intervals may contain functions without a name, which cannot be pickled
     return MetricScorer(replace(record, figures=(replace(figure, interval=None),)), by_class, options)
 
