@@ -358,7 +358,7 @@ def test_groups_of_kept_rows_stand_beside_ignored_ones(tmp_path):
 
 def test_methods_may_map_names_to_short_names():
     rows = blobs(80, 0)
-    table = calibrant.compare(rows, blobs(80, 1), methods={"a": "ts", "b": calibrant.VectorScaling()}, draws=20)
+    table = calibrant.compare(rows, blobs(80, 1), methods={"a": "ts", "b": calibrant.VectorScaling()})
     assert [row.method for row in table.rows] == ["a", "b"]
     assert not any(row.error for row in table.rows)
 

@@ -17,12 +17,13 @@ from calibrant.calibrators.learned import INNER, RECORD, Learned, scales_classes
 from calibrant.calibrators.pool import PRIOR_ROWS, LinearPool, pool_rows, pool_weights
 from calibrant.calibrators.posterior_temperature import PosteriorTemperatureScaling
 from calibrant.calibrators.registry import get
-from calibrant.calibrators.solvers.folds import content_folds
+from calibrant.calibrators.solvers.folds import content_folds, sample_rows
 from calibrant.core import progress
 from calibrant.core.arrays import Array
 from calibrant.core.errors import FitWarning, InputError, NoOptimumWarning, warn_user
 from calibrant.core.rows import Rows, two_columns, warn_of_selection
 from calibrant.core.softmax import softmax
+from calibrant.core.threads import row_blocks
 from calibrant.core.zeros import LOG_EPS
 from calibrant.kernels.rows import scan
 from calibrant.metrics.record import facts, sign
@@ -189,13 +190,17 @@ class AutoCalibrator(
         self._check_options()
         if rows.n_classes == 2:
             rows = replace(rows, logits=two_columns(rows.logits[:, 1] - rows.logits[:, 0]))
-        shift = None
+        chosen, shift, all_rows = sample_rows(rows, self.seed), None, rows
+        if chosen is not None:
+            rows = rows.take(chosen)
+        fold = self._folds(rows, all_rows.n, slice(None) if chosen is None else chosen)
         if self.target_prior is not None:
             shift = LabelShift(Identity(), self.target_prior).fit_rows(rows)
             rows = shift.corrected(rows)
         rows = replace(rows, every_class=shift is None)
-        data = _Data(rows, self._folds(rows), rows.logits.argmax(axis=1) == rows.labels)
-        n_rows = self._n_rows(rows)
+        all_rows = rows if chosen is None or shift is not None else replace(all_rows, every_class=True)
+        data = _Data(rows, fold, rows.logits.argmax(axis=1) == rows.labels, all_rows)
+        n_rows = self._n_rows(all_rows)
         is_enough = not self._averages_by_evidence or n_rows >= FEWEST_ROWS
         trials = self._fit_trials(self._candidates(rows.n_classes) if is_enough else {"none": Identity()}, data)
         weights, shares = self._candidate_weights(trials, data) or {self._simplest(trials, data): 1.0}, ""
@@ -207,6 +212,8 @@ class AutoCalibrator(
             return
         if shares:
             self.reason_ = f"{n_rows:,.6g} rows: {shares}. {self.reason_}"
+        if chosen is not None:
+            self.reason_ += f" Candidates were fitted to a sample of {rows.n:,} of {all_rows.n:,} rows."
         if self.keep_predictions and self.candidates is None and shift is None:
             self.reason_ += self._price(trials[self.chosen_], data)
         for message in trials[self.chosen_].said:
@@ -217,7 +224,11 @@ class AutoCalibrator(
             shift.calibrator, shift.calibrator_ = clone(self.calibrator_), self.calibrator_
             self.calibrator_ = shift
         else:
-            self._limit_absent(rows)
+            self._limit_absent(all_rows)
+
+    def _sample_rows(self, rows: Rows) -> Rows:
+        # only the candidates are fitted to a sample
+        return rows
 
     def _keep_floor(self, log_floor: float) -> None:
         is_unchanged = isinstance(self.calibrator_, Identity) and self.task_ != "multiclass"
@@ -253,7 +264,13 @@ class AutoCalibrator(
             return
         rows = self._as_evidence(rows)
         self.symmetric_ = self._symmetric_average(rows)
-        self.expected_ = rows.mass() @ softmax(self.symmetric_._calibrated(rows.logits.astype(np.float64)))
+        self.expected_ = np.sum(
+            [
+                rows.mass()[block] @ softmax(self.symmetric_._calibrated(rows.logits[block].astype(np.float64)))
+                for block in row_blocks(*rows.shape)
+            ],
+            axis=0,
+        )
         factors = {"keep": 1.0, "never": 0.0, "expected": 1 / np.maximum(1.0, 3 * (self.expected_ - 2))}[setting]
         # −1 stands for a class that has fit rows
         self.factors_, self.absent_setting_ = np.where(absent, factors, -1.0), setting
@@ -354,10 +371,15 @@ class AutoCalibrator(
 
         The description is empty if the candidates have all the weight. The other two join the trials if they have some.
         """
-        rows, (name, rich) = self._as_evidence(data.rows), self._average_trials(trials, data, weights)
-        plain = trials.get("none") or self._judge(Identity().fit_rows(rows), rows.logits, data, [])
+        rows, (name, rich) = self._as_evidence(data.all_rows), self._average_trials(trials, data, weights)
+        plain = trials.get("none") or self._judge(Identity().fit_rows(data.rows), data.rows.logits, data, [])
         posterior, n_rows = PosteriorTemperatureScaling().fit_rows(rows), rows.total_weight
-        evidence = np.array([-n_rows * plain.mean, posterior.log_evidence_, -n_rows * rich.mean])
+        loss = plain.mean
+        if rows.n != data.rows.n:
+            losses = scan(rows.logits, rows.labels, from_logits=True, columns="scores").nll
+            loss = float(np.average(losses, weights=rows.weights))
+        # differences to no calibration are paired, so that a sample of the rows shows them well
+        evidence = np.array([-n_rows * loss, posterior.log_evidence_, -n_rows * (loss + rich.mean - plain.mean)])
         shares = drop_small(softmax(EVIDENCE_FACTOR * evidence + np.log(EVIDENCE_PRIOR))).tolist()
         if shares[2] == 1:
             return weights, ""
@@ -428,14 +450,14 @@ class AutoCalibrator(
             raise InputError(f"no candidates{rule} among {len(given)}: give at least one, for example 'ts'")
         return built
 
-    def _folds(self, rows: Rows) -> Array:
-        """The fold of each row (n,)."""
+    def _folds(self, rows: Rows, n_given: int, chosen: Array | slice) -> Array:
+        """The fold of each row (n,), the `chosen` of all given rows."""
         if isinstance(self.cv, (int, np.integer)) and not isinstance(self.cv, bool) and self.cv >= 2:
             return content_folds(rows, min(int(self.cv), rows.n), self.seed)
         given = np.asarray(self.cv)
-        if given.dtype.kind not in "iu" or given.shape != (rows.n,):
+        if given.dtype.kind not in "iu" or given.shape != (n_given,):
             raise InputError(f"cv must be a whole number of at least 2, or the fold of each row, got {self.cv!r}")
-        return given
+        return given[chosen]
 
     def _losses(self, held_out: Array, data: _Data) -> Array:
         """Loss of every held-out row, or of every fold where the criterion is no mean over rows."""
@@ -530,11 +552,12 @@ class AutoCalibrator(
 
 
 class _Data(NamedTuple):
-    """The rows, the fold of each, and whether the network itself is right."""
+    """The rows of the candidates, the fold of each, whether the network itself is right, and all rows."""
 
     rows: Rows
     fold: Array
     right: Array
+    all_rows: Rows
 
 
 class _Trial(NamedTuple):

@@ -28,7 +28,7 @@ from calibrant.calibrators.learned import (
 )
 from calibrant.calibrators.maps import numpy_space, within_floor
 from calibrant.calibrators.prepare import check_names, prepared, ready
-from calibrant.calibrators.solvers.folds import FOLDS, content_folds
+from calibrant.calibrators.solvers.folds import FOLDS, content_folds, sample_rows
 from calibrant.calibrators.tensors import answer_tensor
 from calibrant.core.arrays import (
     Array,
@@ -199,13 +199,24 @@ class Calibrator(TransformerMixin, BaseEstimator):
             )
         with prepared(self, logits, y, sample_weight, groups, clusters, engine) as rows:
             name = rows.fingerprint() if rows.in_memory else ""
-            self.fit_rows(ready(self, rows))
+            self.fit_rows(self._sample_rows(ready(self, rows)))
             check_declared(self)
             rows.settle()
             self._warn_of_selection(rows)
             self._keep_floor(rows.log_floor)
             self.n_rows_, self.fingerprint_ = rows.n, name or rows.fingerprint() or None
         return self
+
+    def _sample_rows(self, rows: Rows) -> Rows:
+        """Return the rows of the fit: a sample if the method puts very many rows into folds."""
+        sampled = self.cross_fits and not self.additive and not self.takes_groups and rows.in_memory
+        chosen = sample_rows(rows, 0) if sampled else None
+        if chosen is None:
+            return rows
+        warn_user(
+            f"{type(self).__name__} was fitted to a sample of {len(chosen):,} of {rows.n:,} rows to bound its memory"
+        )
+        return rows.take(chosen)
 
     def _warn_of_selection(self, rows: Rows) -> None:
         """Warn of rows that seem to be selected, and of classes without fit rows if their numbers were learned."""

@@ -13,6 +13,9 @@ from calibrant.core.threads import map_blocks, row_blocks
 FOLDS = 5
 """Of every cross-fit."""
 
+SAMPLE_SCORES = 12_000_000
+"""Most scores that methods with folds are fitted to, which takes about 100 bytes per score."""
+
 HEAVY_SHARE = 0.1
 """Copies of one row that together weigh more than this share of a fold are distributed over the folds."""
 
@@ -76,6 +79,15 @@ def content_folds(rows: Any, n_folds: int, seed: int) -> Array:
         whole = np.ceil(np.bincount(same, weights=mass) - 1e-9).astype(np.int64)
         fold[copies[order]] = ((np.cumsum(whole) - whole)[same[order]] + place) % n_folds
     return fold
+
+
+def sample_rows(rows: Any, seed: int) -> Array | None:
+    """Places of the rows in a sample of about `SAMPLE_SCORES` scores, chosen by their contents; None for fewer scores.
+
+    Rows of the same cluster are in the sample together.
+    """
+    parts = -(-rows.size // SAMPLE_SCORES)
+    return np.flatnonzero(content_folds(rows, parts, seed) == 0) if parts > 1 else None
 
 
 def divided(rows: Any) -> Any:
