@@ -1,4 +1,4 @@
-"""CalibratedClassifier equals direct calls of its calibrator, over base models, labels, weights, groups and folds."""
+"""CalibratedClassifier equals a direct call of its calibrator, over base models, labels, weights, groups and folds."""
 
 from __future__ import annotations
 
@@ -86,7 +86,9 @@ def scores_of(model, X):
 
 @pytest.mark.parametrize(("base", "labels", "weights", "groups", "folds", "ensemble"), covering_cases())
 @pytest.mark.filterwarnings("ignore")
-def test_a_calibrated_classifier_equals_direct_calls_of_its_calibrator(base, labels, weights, groups, folds, ensemble):
+def test_a_calibrated_classifier_equals_one_calibrator_of_all_held_out_rows(
+    base, labels, weights, groups, folds, ensemble
+):
     estimator, names, w = BASES[base], LABELS[labels], WEIGHTS[weights]
     X, codes = make_classification(N + 20, 5, n_informative=4, n_redundant=0, n_classes=len(names), random_state=2)
     X, X_test, codes, y = X[:N], X[N:], codes[:N], names[codes[:N]]
@@ -99,29 +101,31 @@ def test_a_calibrated_classifier_equals_direct_calls_of_its_calibrator(base, lab
 
     if folds == "prefit":
         given, cv = FrozenEstimator(train(slice(None))), None
-        parts = [(given, scores_of(given, X), np.arange(N))]
+        classifiers, scores, rows = [given], scores_of(given, X), np.arange(N)
     else:
         given, cv = estimator, FOLDS[folds]
         splits = (StratifiedKFold(cv) if isinstance(cv, int) else cv).split(X, y, ward if folds == "groups" else None)
-        parts = [(model := train(fit), scores_of(model, X[rest]), rest) for fit, rest in splits]
+        splits = list(splits)
+        classifiers = [train(fit) for fit, _ in splits]
+        held_out = [scores_of(model, X[rest]) for model, (_, rest) in zip(classifiers, splits, strict=True)]
+        scores, rows = np.concatenate(held_out), np.concatenate([rest for _, rest in splits])
         if not ensemble:
-            _, scores, rows = zip(*parts, strict=True)
-            parts = [(train(slice(None)), np.concatenate(scores), np.concatenate(rows))]
+            classifiers = [train(slice(None))]
+    if folds == "overlap":  # a row that is held out twice has half its weight each time
+        scaled = (1 if w is None else scaled) / np.bincount(rows, minlength=N).clip(1)
     for method in METHODS[groups][len(names)]:
         by_group = method.endswith("+group")
         model = CalibratedClassifier(given, method=method, cv=cv, ensemble=ensemble)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model.fit(X, y, sample_weight=w, groups=ward if by_group or folds == "groups" else None)
-        expected = []
-        for fitted, scores, rows in parts:
-            metadata = {"groups": ward[rows]} if by_group else {}
-            direct = calibrant.get(method).fit(
-                scores, codes[rows], sample_weight=None if scaled is None else scaled[rows], **metadata
-            )
-            metadata = {"groups": ward_test} if by_group else {}
-            expected.append(direct.predict_proba(scores_of(fitted, X_test), **metadata))
+        metadata = {"groups": ward[rows]} if by_group else {}
+        if folds == "overlap":
+            metadata["clusters"] = rows
+        weight = None if scaled is None else scaled[rows]
+        direct = calibrant.get(method).fit(scores, codes[rows], sample_weight=weight, **metadata)
         metadata = {"groups": ward_test} if by_group else {}
+        expected = [direct.predict_proba(scores_of(fitted, X_test), **metadata) for fitted in classifiers]
         found = model.predict_proba(X_test, **metadata)
         np.testing.assert_allclose(found, np.mean(expected, axis=0), rtol=0, atol=1e-12)
         np.testing.assert_array_equal(model.predict(X_test, **metadata), names[found.argmax(axis=1)])

@@ -7,12 +7,17 @@ import warnings
 import numpy as np
 import pytest
 import sklearn
+from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.ensemble import AdaBoostClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, LeaveOneOut, cross_validate
+from sklearn.metrics import log_loss
+from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, LeaveOneGroupOut, LeaveOneOut, cross_validate
 from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 
 import calibrant
@@ -175,9 +180,10 @@ def fit_warnings(call):
 def test_each_kind_of_warning_is_issued_once_per_fit_and_once_per_search():
     X, y = make_classification(200, class_sep=4, random_state=0)
     model = CalibratedClassifier(DecisionTreeClassifier(random_state=0), method="platt", cv=5)
-    found = fit_warnings(lambda: model.fit(X, y))
-    assert any("similar warnings" in text for text in found)
-    assert len(found) <= 3
+    assert len(fit_warnings(lambda: model.fit(X, y))) == 1
+    by_group = CalibratedClassifier(GaussianNB(), method="platt+group", cv=5).fit(X, y, groups=np.arange(200) % 3)
+    (found,) = fit_warnings(lambda: by_group.predict_proba(X, groups=np.full(200, 3)))
+    assert "4 similar warnings" in found
     grid = {"estimator__max_depth": [2, 3, 4, 5], "method": ["platt", "beta"]}
     searched = fit_warnings(lambda: GridSearchCV(model, grid, cv=3).fit(X, y))
     assert 0 < len(searched) <= 6
@@ -202,4 +208,72 @@ def test_tiny_probabilities_keep_their_order_but_not_their_size(n_classes):
 def test_group_folds_still_reach_the_splitter(wards):
     X, y, ward, _ = wards
     model = CalibratedClassifier(method="platt", cv=GroupKFold(3)).fit(X, y, groups=ward)
-    assert [calibrator.n_rows_ for _, calibrator in model.calibrated_pairs_] == [600] * 3
+    assert [calibrator.n_rows_ for _, calibrator in model.calibrated_pairs_] == [1800] * 3
+
+
+@pytest.mark.parametrize("ensemble", [True, False])
+def test_repeated_splits_count_each_row_once(wards, ensemble):
+    X, y, _, _ = wards
+    X, y = X[:200], y[:200]
+    once, repeated = KFold(4), list(KFold(4).split(X)) * 3
+    for method in ("auto", "platt", "bend", "ts-bayes"):
+        fits = [
+            CalibratedClassifier(method=method, cv=cv, ensemble=ensemble).fit(X, y, clusters=np.arange(200))
+            for cv in (once, repeated)
+        ]
+        first, second = (fitted.predict_proba(X) for fitted in fits)
+        np.testing.assert_allclose(second, first, rtol=0, atol=1e-6)
+
+
+def test_masks_select_the_rows_of_a_split(wards):
+    X, y, _, _ = wards
+    splits = list(KFold(3).split(X))
+    masks = [(np.isin(np.arange(len(X)), train), np.isin(np.arange(len(X)), test)) for train, test in splits]
+    first, second = (CalibratedClassifier(method="platt", cv=cv).fit(X, y).predict_proba(X) for cv in (splits, masks))
+    np.testing.assert_array_equal(first, second)
+
+
+def test_clusters_of_one_class_each_may_be_the_folds(wards):
+    X, y, _, _ = wards
+    patients = 2 * (np.arange(len(X)) % 5) + y
+    model = CalibratedClassifier(method="platt", cv=LeaveOneGroupOut()).fit(X, y, groups=patients)
+    assert len(model.calibrated_pairs_) == 10
+    assert model.predict_proba(X)[:, 1].mean() == pytest.approx(y.mean(), abs=0.02)
+
+
+@pytest.mark.parametrize("ensemble", [True, False])
+def test_splits_that_hold_out_all_rows_of_a_class_raise(ensemble):
+    X, y = np.random.default_rng(0).normal(size=(60, 2)), np.arange(60) // 20
+    with pytest.raises(InputError, match="all rows of a class"):
+        CalibratedClassifier(GaussianNB(), cv=KFold(3), ensemble=ensemble).fit(X, y)
+
+
+@pytest.mark.filterwarnings("ignore:.*probability of 0")
+def test_a_class_with_all_rows_in_one_test_part_is_reported():
+    X, y = make_classification(300, n_informative=4, n_classes=3, random_state=0)
+    half = np.arange(300) % 2 | (y == 2)  # all rows of class 2 are in the same half
+    with pytest.warns(FitWarning, match=r"all rows of \[2\]"):
+        model = CalibratedClassifier(GaussianNB(), cv=GroupKFold(2)).fit(X, y, groups=half)
+    assert np.isfinite(model.predict_proba(X)).all()
+
+
+def test_fold_classifiers_of_few_rows_share_a_useful_calibrator():
+    X, y = make_classification(450, 20, n_informative=5, class_sep=2, random_state=0)
+    model = CalibratedClassifier(make_pipeline(StandardScaler(), SVC()), cv=5).fit(X[:50], y[:50])
+    plain = clone(model).set_params(method="none").fit(X[:50], y[:50])
+    losses = [log_loss(y[50:], one.predict_proba(X[50:])) for one in (model, plain)]
+    assert losses[0] < 0.6 * losses[1]
+
+
+def test_score_takes_groups(wards):
+    X, y, ward, frozen = wards
+    model = CalibratedClassifier(frozen, method="platt+group").fit(X, y, groups=ward)
+    weights = np.arange(len(X))
+    expected = np.average(model.predict(X, groups=ward) == y, weights=weights)
+    assert model.score(X, y, sample_weight=weights, groups=ward) == pytest.approx(expected)
+    with pytest.raises(InputError, match="needs groups"):
+        model.score(X, y)
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = clone(model).set_fit_request(groups=True).set_score_request(groups=True)
+        found = cross_validate(model, X, y, cv=2, params={"groups": ward}, error_score="raise")
+    assert (found["test_score"] > 0.6).all()

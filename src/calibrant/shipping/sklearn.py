@@ -19,6 +19,7 @@ from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score
 from sklearn.metrics._scorer import _BaseScorer, _cached_call
 from sklearn.model_selection import StratifiedGroupKFold, check_cv
 from sklearn.preprocessing import LabelEncoder
@@ -59,19 +60,20 @@ class CalibratedClassifier(CalibratedClassifierCV):
     """A classifier whose probabilities are calibrated on data it was not trained on.
 
     Each fold's held-out scores become logits: a `decision_function` as it is (a binary one d as the columns −d/2 and
-    d/2, so that softmax equals the logistic function of d), else the logarithm of `predict_proba`. With
-    `ensemble=True` every fold keeps its pair of classifier and calibrator, and probabilities are averaged; with
-    `ensemble=False` one calibrator learns from all held-out logits and one classifier from all data.
+    d/2, so that softmax equals the logistic function of d), else the logarithm of `predict_proba`. One calibrator
+    learns from the held-out logits of all folds together. If splits hold out a row several times, it counts once.
 
-    Tags, metadata routing and the meaning of the parameters are those of scikit-learn's own class.
+    With `ensemble=True` the calibrator is applied to the classifier of each fold, and the probabilities are averaged;
+    with `ensemble=False` it is applied to one classifier that is fitted to all data. Tags, metadata routing and the
+    meaning of the other parameters are those of scikit-learn's class.
 
     Parameters
     ----------
     estimator : a classifier; None means LogisticRegression. Wrap a fitted one in `sklearn.frozen.FrozenEstimator` to
         keep it as it is: then all data given to `fit` go to the calibrator.
     method : a short name ("auto", "sigmoid", "isotonic", "ts", "beta", …) or an unfitted calibrator. The default
-        cross-validates several methods on every fold, which takes about a second; "shape" takes a tenth of it and never
-        changes a prediction of several classes. With two classes the score of the second one is calibrated. With more,
+        cross-validates several methods; "shape" takes a tenth of its time and never changes a prediction of several
+        classes. With two classes the score of the second one is calibrated. With more,
         "isotonic" works class by class and "sigmoid" is "svs", a regularized slope and bias per class.
     cv : number of folds, a splitter, or an iterable of splits, as everywhere in scikit-learn.
     ensemble : True, False or "auto" (True unless the estimator is frozen).
@@ -80,7 +82,7 @@ class CalibratedClassifier(CalibratedClassifierCV):
     Attributes
     ----------
     classes_ : the labels, in the order of the columns of `predict_proba`.
-    calibrated_pairs_ : list of (classifier, calibrator).
+    calibrated_pairs_ : list of (classifier, calibrator); the calibrator is the same in all pairs.
 
     Examples
     --------
@@ -139,26 +141,28 @@ class CalibratedClassifier(CalibratedClassifierCV):
         if len(unknown):
             raise InputError(f"y holds {unknown[:3].tolist()}, which the fitted estimator does not know")
         y, labels = np.asarray(y), encoder.transform(y)
-        every: Any = slice(None)
         columns = {"sample_weight": weights, "groups": groups, "clusters": clusters}
         fit_params, split_params = self._routed(X, columns, fit_params)
-        # classifiers, their logits of rows they were not fitted on, and the numbers of these rows
         if frozen:
-            fits = [(estimator, class_logits(estimator, X, self.classes_), every)]
+            classifiers, logits, rows = [estimator], class_logits(estimator, X, self.classes_), np.arange(len(y))
         else:
             splits = self._split_rows(X, y, labels, clusters, split_params)
             data = (X, y, fit_params)
             work = partial(_fit_fold, estimator, data, self.classes_)
             fits = Parallel(n_jobs=self.n_jobs)(delayed(work)(split) for split in splits)
+            classifiers, held_out = map(list, zip(*fits, strict=True))
+            logits, rows = np.concatenate(held_out), np.concatenate([test for _, test in splits])
             if not self.ensemble:  # "auto" is True
-                _, held_out, order = zip(*fits, strict=True)
-                fits = [(_fitted(estimator, data, every), np.concatenate(held_out), np.concatenate(order))]
+                classifiers = [_fitted(estimator, data, slice(None))]
+        columns = {**by_group, "clusters": clusters, "sample_weight": _rescale_weights(weights, labels)}
+        counts = np.bincount(rows, minlength=len(y))
+        if counts.max() > 1:  # copies of a row go to the same fold and have the weight of one row together
+            total = 1.0 if weights is None else columns["sample_weight"]
+            columns["sample_weight"] = total / np.maximum(counts, 1)
+            columns["clusters"] = np.arange(len(y)) if clusters is None else clusters
         with _merge_warnings():
-            columns = {**by_group, "clusters": clusters, "sample_weight": _rescale_weights(weights, labels)}
-            self.calibrated_pairs_ = [
-                (fitted, clone(calibrator).fit(_scores(logits), labels[rows], **_take_rows(columns, rows)))
-                for fitted, logits, rows in fits
-            ]
+            calibrator = clone(calibrator).fit(_scores(logits), labels[rows], **_take_rows(columns, rows))
+        self.calibrated_pairs_ = [(classifier, calibrator) for classifier in classifiers]
         validate_data(self, X, skip_check_array=True)  # remembers the number and the names of the features
         return self
 
@@ -177,6 +181,10 @@ class CalibratedClassifier(CalibratedClassifierCV):
         """The label of highest calibrated probability."""
         chosen = self.predict_proba(X, groups).argmax(axis=1)
         return self.classes_[chosen]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> float:
+        """Accuracy of the predictions."""
+        return float(accuracy_score(y, self.predict(X, groups), sample_weight=sample_weight))
 
     def set_output(self, *, transform: str | None = None) -> CalibratedClassifier:
         """Return the classifier unchanged: probabilities are arrays, as those of scikit-learn's classifiers."""
@@ -229,11 +237,19 @@ class CalibratedClassifier(CalibratedClassifierCV):
         if clusters is not None and self._counts_folds:
             splitter = StratifiedGroupKFold(n_splits)
             split_params = {"groups": identifiers(clusters, len(y), "clusters")[0]}
-        splits = list(splitter.split(X, y, **split_params))
-        if not any(len(test) > 1 and (np.ptp(labels[test]) or not self.ensemble) for _, test in splits):
+        numbers = np.arange(len(y))
+        splits = [(numbers[train], numbers[test]) for train, test in splitter.split(X, y, **split_params)]
+        useful = [test for train, test in splits if len(test) > 1 and np.isin(labels[test], labels[train]).any()]
+        if not useful or not np.ptp(labels[np.concatenate(useful)]):
             raise InputError(
-                "LeaveOneOut and other splits with one class per test part leave nothing to calibrate on: choose a cv "
-                "that puts several classes into the test parts"
+                "LeaveOneOut and other splits that hold out one row, one class or all rows of a class leave nothing to "
+                "calibrate on: choose a cv that puts rows of all classes into the training and the test parts"
+            )
+        lost = np.unique(np.concatenate([np.setdiff1d(labels[test], labels[train]) for train, test in splits]))
+        if len(lost):
+            warn_user(
+                f"a test part contains all rows of {self.classes_[lost][:3].tolist()}: the classifier of that fold "
+                "does not know the class, which impairs the calibrator; choose a cv that spreads the rows of each class"
             )
         return splits
 
@@ -315,9 +331,9 @@ def _scores(logits: Array) -> Array:
 
 
 def _fit_fold(estimator: Any, data: Any, classes: Array, split: Any) -> Any:
-    """The classifier that learned from some rows, its logits of the others, and their numbers."""
-    fitted, test = _fitted(estimator, data, split[0]), split[1]
-    return fitted, class_logits(fitted, _safe_indexing(data[0], test), classes), test
+    """A classifier fitted to the training rows of a split, and its logits of the test rows."""
+    fitted = _fitted(estimator, data, split[0])
+    return fitted, class_logits(fitted, _safe_indexing(data[0], split[1]), classes)
 
 
 def _fitted(estimator: Any, data: Any, rows: Any) -> Any:
