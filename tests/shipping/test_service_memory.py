@@ -14,8 +14,19 @@ import pytest
 from pyarrow import ipc
 from starlette.testclient import TestClient
 
+from calibrant.core.errors import InputError
 from calibrant.shipping.artifact import Artifact
-from calibrant.shipping.http_codec import ARROW, JSON, NPY, decode_rows, encode, estimate_memory
+from calibrant.shipping.http_codec import (
+    ARROW,
+    JSON,
+    JSON_BLOCK_BYTES,
+    NPY,
+    Wanted,
+    _parse_blocks,
+    decode_rows,
+    encode,
+    estimate_memory,
+)
 from calibrant.shipping.serve import Limits, create_app
 from calibrant.shipping.service import Served
 
@@ -101,3 +112,59 @@ def test_a_request_that_waits_too_long_may_come_again(artifact):
         answer = client.post("/calibrate", json={"logits": [[0.25] * K] * 2000})
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
         assert client.post("/calibrate", json={"logits": [[0.25] * K]}).status_code == 200
+
+
+def test_large_bodies_wait_for_room_instead_of_being_refused(artifact):
+    body, part = json.dumps({"logits": [[0.25] * K] * 4000}).encode(), 20_000
+    service = create_app(artifact, Limits(waiting_bytes=len(body)))
+    most, statuses = 0, []
+
+    async def ask() -> None:
+        parts = [body[start : start + part] for start in range(0, len(body), part)]
+
+        async def receive():
+            nonlocal most
+            await asyncio.sleep(0)  # all bodies grow at the same rate: they are equally long
+            most = max(most, service._n_bytes)
+            return {"type": "http.request", "body": parts.pop(0) if parts else b"", "more_body": bool(parts)}
+
+        async def send(message):
+            statuses.append(message.get("status"))
+
+        headers = [(b"content-type", JSON.encode())]
+        scope = {"type": "http", "method": "POST", "path": "/calibrate", "query_string": b"", "headers": headers}
+        await service(scope, receive, send)
+
+    async def ask_many() -> None:
+        await asyncio.gather(*(ask() for _ in range(12)))
+
+    asyncio.run(ask_many())
+    assert [status for status in statuses if status] == [200] * 12
+    assert most <= 2 * len(body) + 12 * part
+    assert (service._n_bytes, service._n_paused, service._bodies) == (0, 0, [])
+
+
+def test_long_json_is_parsed_and_written_in_blocks_with_the_same_numbers():
+    wanted = Wanted("multiclass", "logits", K, max_rows=100_000)
+    rows = np.random.default_rng(0).normal(size=(12_000, K))
+    for indent in (None, 1):
+        body = json.dumps({"logits": rows.tolist()}, indent=indent).encode()
+        assert len(body) > JSON_BLOCK_BYTES
+        np.testing.assert_array_equal(_parse_blocks(body)[1], rows)
+        np.testing.assert_array_equal(decode_rows(body, JSON, wanted)[0], rows)
+    body = json.dumps({"logits": rows.tolist()}).encode()
+    middle = body.index(b"]", JSON_BLOCK_BYTES)  # the end of the first block
+    separators = b"] [", b"],, [", b"], 1, [", b", 0.5], [", b"], [], [", b"],\x0b ["
+    ends = b"],]}", b"]]", b"]}", b"]]}x", b'], ["2"]]}', b"], [true]]}"
+    for old, new in (*((b"], [", one) for one in separators), *((b"]]}", one) for one in ends)):
+        changed = body[:middle] + body[middle:].replace(old, new, 1)
+        assert changed != body
+        with pytest.raises(InputError):
+            decode_rows(changed, JSON, wanted)
+    for n in (1, 2, 12_000):
+        values = np.repeat(rows[:n], 2 if n > 2 else 40_000, axis=1)
+        predictions = np.arange(n)
+        document = json.loads(encode(values, JSON, predictions))
+        assert document == {"probabilities": values.tolist(), "predictions": predictions.tolist()}
+    flat = np.repeat(rows.ravel(), 2)
+    assert json.loads(encode(flat, JSON, flat > 0))["probabilities"] == flat.tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import io
 import json
 import os
@@ -635,3 +636,15 @@ def test_idle_connections_make_room_for_new_ones_and_are_closed(tmp_path, fitted
                 assert found[f'calibrant_connections_closed_total{{reason="{reason}"}}'] >= closed
             finally:
                 server.kill()
+
+
+def test_a_client_that_is_refused_while_it_sends_reads_the_reason_and_the_connection_closes(started):
+    port, _ = started("--max-megabytes", "1")
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as one:
+        head = b"POST /calibrate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        one.sendall(head + b"content-length: %d\r\n\r\n" % (20 << 20))
+        one.sendall(b" " * (20 << 20))  # no reset although the service parses no more than 1 MB of it
+        answer = http.client.HTTPResponse(one)
+        answer.begin()
+        assert (answer.status, answer.headers["connection"]) == (413, "close")
+        assert "split the batch" in json.load(answer)["error"]

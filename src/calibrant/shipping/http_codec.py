@@ -3,9 +3,10 @@
 import contextlib
 import io
 import math
+import re
 import struct
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.resources import files
 from itertools import chain
 from typing import Any
@@ -43,6 +44,11 @@ MAX_BLOCK_BYTES = 80 << 20
 """Memory that averages of several methods take for a block of rows; large inputs are computed block by block."""
 UNCHECKED_JSON_BYTES = 1 << 20
 """Below this size even the worst JSON takes little memory."""
+JSON_BLOCK_BYTES = 1 << 20
+"""JSON is parsed and written in blocks of about this size: other threads wait for one block at most."""
+JSON_ROWS = re.compile(rb'[ \t\n\r]*\{[ \t\n\r]*"(logits|probabilities)"[ \t\n\r]*:[ \t\n\r]*\[(?=[ \t\n\r]*\[)')
+JSON_END = re.compile(rb"\][ \t\n\r]*\}[ \t\n\r]*\Z")
+JSON_COMMA = re.compile(rb"[ \t\n\r]*,")
 
 
 class MalformedBodyError(InputError):
@@ -122,7 +128,14 @@ def encode(values: Array, content_type: str, predictions: Array, kind: str = "pr
     if content_type == JSON:
         values, predictions = map(np.ascontiguousarray, (values, predictions))
         # straight from the arrays: twenty times as fast as through lists
-        return orjson.dumps({kind: values, "predictions": predictions}, option=orjson.OPT_SERIALIZE_NUMPY)
+        dumps = partial(orjson.dumps, option=orjson.OPT_SERIALIZE_NUMPY)
+        n_blocks = 1 + 16 * values.size // JSON_BLOCK_BYTES
+        if n_blocks == 1:
+            return dumps({kind: values, "predictions": predictions})
+        parts = [b'{"%b":[' % kind.encode()]
+        for block in np.array_split(values, min(n_blocks, len(values))):
+            parts += dumps(block)[1:-1], b","
+        return b"".join([*parts[:-1], b'],"predictions":', dumps(predictions), b"}"])
     buffer = io.BytesIO()
     if content_type == NPY:
         np.save(buffer, values)
@@ -147,6 +160,9 @@ def _from_json(body: bytes, wanted: Wanted) -> tuple[str, Array, list[Any] | Non
     if len(body) > UNCHECKED_JSON_BYTES:
         most = {b"{": 1, b'"': 8 + 2 * names, b"[": rows + 2, b",": rows * (wanted.width + 1) + names}
         check_signs(body, most, f"{rows} rows of numbers")
+        parsed = _parse_blocks(body)
+        if parsed is not None:
+            return *parsed, None
     document = parse_json(body)
     document = document if isinstance(document, dict) else {}
     groups = document.pop("groups", None) if wanted.grouped else None
@@ -157,14 +173,41 @@ def _from_json(body: bytes, wanted: Wanted) -> tuple[str, Array, list[Any] | Non
     ((kind, rows),) = document.items()
     if not isinstance(rows, list):
         raise InputError(f"{kind} must be a list of rows, each a list of numbers")
+    return kind, _to_matrix(kind, rows) if rows else np.empty((0, wanted.width)), groups
+
+
+def _to_matrix(kind: str, rows: list[Any]) -> Array:
+    """Return rows of numbers, or a list of numbers, as an array."""
     flat = chain.from_iterable(rows) if all(isinstance(row, list) for row in rows) else rows
     # numpy would take true for 1, "2" for 2 and null for NaN
     if not set(map(type, flat)) <= {int, float}:
         raise InputError(f"{kind} must be numbers, nothing else, in rows of numbers")
     try:
-        return kind, np.array(rows, dtype=np.float64) if rows else np.empty((0, wanted.width)), groups
+        return np.array(rows, dtype=np.float64)
     except ValueError as error:
         raise InputError(f"{kind} have rows of different lengths: {sorted(set(map(len, rows)))[:4]}") from error
+
+
+def _parse_blocks(body: bytes) -> tuple[str, Array] | None:
+    """Return the kind and the matrix of a long body, parsed in blocks of rows; None if it has another form."""
+    head, end = JSON_ROWS.match(body), JSON_END.search(body, max(0, body.rfind(b"]")))
+    if head is None or end is None or count_sign(body, b'"') != 2:  # a string could contain brackets
+        return None
+    kind, start, blocks = head[1].decode(), head.end(), []
+    while True:
+        stop = body.find(b"]", start + JSON_BLOCK_BYTES, end.start()) + 1 or end.start()
+        try:
+            blocks.append(_to_matrix(kind, orjson.loads(b"[%b]" % body[start:stop])))
+        except (InputError, orjson.JSONDecodeError):
+            return None
+        if blocks[-1].ndim != 2 or blocks[-1].shape[1] != blocks[0].shape[1]:
+            return None
+        if not body[stop : end.start()].strip(b" \t\n\r"):
+            return kind, np.concatenate(blocks)
+        comma = JSON_COMMA.match(body, stop)
+        if comma is None:
+            return None
+        start = comma.end()
 
 
 def check_signs(body: bytes, most: dict[bytes, int], what: str) -> None:

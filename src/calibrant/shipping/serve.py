@@ -38,6 +38,8 @@ MAX_OVERHEAD_BYTES = 64 << 10
 """Most bytes of a request beyond its body: headers, trailers, and the frames of chunks."""
 MAX_WAITING = 10_000
 """Log lines that may wait for a slow reader; later ones are dropped and counted."""
+LINGER_SECONDS = 5.0
+"""A client that is refused while it sends has this time to read the response: a reset could destroy it."""
 GATHER_SECONDS = 0.05
 """Lines are written together: waking the thread for each would cost more than the request itself."""
 
@@ -118,6 +120,8 @@ class _Guard(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self.stage == "closing":
+            return
         self.body_bytes = 0
         if self.stage in ("headers", "idle"):  # before the parser builds them
             text = self.tail + data
@@ -140,6 +144,22 @@ class _Guard(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._wait("body", self.limits.body_seconds)
         super().on_headers_complete()
+        self.cycle.transport = self  # type: ignore[assignment]  # for `close`
+
+    def write(self, data: bytes) -> None:
+        """Write a part of a response."""
+        self.transport.write(data)
+
+    def is_closing(self) -> bool:
+        """Return whether the connection is being closed."""
+        return self.transport.is_closing()
+
+    def close(self) -> None:
+        """Close after a response; if the client still sends, ignore the rest of the body for some seconds first."""
+        if self.stage == "body":
+            self._wait("closing", LINGER_SECONDS)
+        else:
+            self.transport.close()
 
     def on_body(self, body: bytes) -> None:
         self.body_bytes += len(body)
@@ -160,7 +180,7 @@ class _Guard(HttpToolsProtocol):
 
     def _settle(self) -> None:
         """Who has to act after a whole request: its client, who must read or send another one, or the service."""
-        if self.stage in ("headers", "body"):
+        if self.stage in ("headers", "body", "closing"):
             return
         if self.flow.write_paused:
             self.unread = self.transport.get_write_buffer_size()
@@ -207,6 +227,8 @@ class _Guard(HttpToolsProtocol):
         for one, since in [*cls.waiting.items()]:
             if one.stage == "read" and one.transport.get_write_buffer_size() < one.unread:
                 one._settle()  # its client reads, or has read: the deadline begins anew
+            elif one.stage == "body" and one.flow.read_paused:
+                one._wait("body", one.limits.body_seconds)  # the service reads nothing: its client is not late
             elif one.loop.time() - since > one.seconds:
                 late = one.stage == "headers" or (one.stage == "body" and not one.cycle.response_started)
                 one.give_up(one.stage, b"408 Request Timeout" if late else b"")

@@ -58,6 +58,8 @@ INLINE_BYTES = 320_000
 """Below this a request is computed at once: handing it to a thread would take longer."""
 UNRESERVED_BYTES = 16_384
 """Requests up to this size take no place in the line for memory."""
+MAX_PAUSED = 256
+"""Bodies that may wait for room; the server buffers up to 320 kB of each."""
 PIECE_BYTES = 1 << 18
 """Longer responses are sent in pieces: the buffer of a connection with a slow reader stays small."""
 FEEDBACK_GROWTH = 32
@@ -69,6 +71,8 @@ LOOK_SECONDS = 1.0
 """Between looks at the artifact's file, and between attempts to write the monitor's state."""
 SAVE_SECONDS = 0.05
 """Between writes of new outcomes to the disk: a power failure loses at most those of this time and of one write."""
+OVERLOADED = "too many large requests at once: try again"
+RETRY = {"retry-after": "1", "connection": "close"}
 PLAIN_ID = re.compile(rb"[ -~]{1,128}")
 """Ids of requests that are taken over from the client: short, and ASCII that can be printed."""
 BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -141,7 +145,7 @@ class Limits:
     compute_seconds: float = 60.0
     connections: int = 2048
     requests: int = 512
-    waiting_bytes: int = 128 << 20
+    waiting_bytes: int = 64 << 20
     memory_bytes: int = 448 << 20
     stop_seconds: float = 10.0
     drain_seconds: float = 0.0
@@ -228,7 +232,7 @@ class Service:
         # glibc returns freed memory to the system beyond a threshold that follows the largest array freed so far;
         # mapping the same pages again for every request took a quarter of the time of 64 rows
         np.empty(KEPT_BYTES, np.uint8)
-        self._n_requests = self._n_bytes = self._n_reserved = 0
+        self._n_requests = self._n_bytes = self._n_reserved = self._n_paused = 0
         self._bodies: list[bytearray] = []
         self._line, self._released = asyncio.Lock(), asyncio.Event()
         self._save_error = ""
@@ -400,7 +404,7 @@ class Service:
 
     async def ready(self, _request: Request) -> Response:
         """GET /readyz: new requests are accepted."""
-        if self.stopping or self._n_requests >= self.limits.requests or self._n_bytes >= self.limits.waiting_bytes:
+        if self.stopping or self._n_requests >= self.limits.requests or self._n_paused >= MAX_PAUSED:
             return JSONResponse({"status": "stopping" if self.stopping else "overloaded"}, 503)
         unsaved = {} if self.desk.is_saved else {"monitor": "not saved"}
         return JSONResponse({"status": "ready", "artifact": self.served.digest, **unsaved})
@@ -497,14 +501,33 @@ class Service:
                 f"this request needs about {needed >> 20} MB of memory, at most {limits.memory_bytes >> 20} are given"
             )
             raise HTTPException(413, f"{words}: split the batch")
+        async with self._patience(), self._line:
+            while self._n_reserved + needed > limits.memory_bytes:
+                self._released.clear()
+                await self._released.wait()
+            self._reserve(scope, needed)
+
+    @contextlib.asynccontextmanager
+    async def _patience(self) -> AsyncIterator[None]:
+        """Refuse a request that waits for others too long."""
         try:
-            async with asyncio.timeout(limits.compute_seconds), self._line:
-                while self._n_reserved + needed > limits.memory_bytes:
+            async with asyncio.timeout(self.limits.compute_seconds):
+                yield
+        except TimeoutError as error:
+            raise HTTPException(503, OVERLOADED, RETRY) from error
+
+    async def _wait_for_room(self, body: bytearray) -> None:
+        """Read no more of a body until others are done; the longest one never waits, so that one is always answered."""
+        if self._n_paused >= MAX_PAUSED:
+            raise HTTPException(503, OVERLOADED, RETRY)
+        self._n_paused += 1
+        try:
+            async with self._patience():
+                while self._n_bytes > self.limits.waiting_bytes and max(self._bodies, key=len) is not body:
                     self._released.clear()
                     await self._released.wait()
-                self._reserve(scope, needed)
-        except TimeoutError as error:
-            raise HTTPException(503, "too many large requests at once: try again", {"retry-after": "1"}) from error
+        finally:
+            self._n_paused -= 1
 
     def _reserve(self, scope: Any, amount: int) -> None:
         """Set the memory that is reserved for a request."""
@@ -535,10 +558,9 @@ class Service:
                 self._n_bytes += len(part)
                 if max(claimed, len(body)) > limit:
                     words = f"the body is too large, at most {limit} bytes are taken: split the batch"
-                    raise HTTPException(413, words)
-                # the longest body is never refused, so that one of many is always answered
-                if self._n_bytes > limits.waiting_bytes and len(body) < max(map(len, self._bodies)):
-                    raise HTTPException(503, "too many large requests at once: try again", {"retry-after": "1"})
+                    raise HTTPException(413, words, {"connection": "close"})
+                if self._n_bytes > limits.waiting_bytes and len(body) > UNRESERVED_BYTES:
+                    await self._wait_for_room(body)
             request.scope["calibrant"] = {"bytes_in": len(body)}
             # only now: a client that sends slowly takes no place from others
             if self._n_requests >= limits.requests:
@@ -551,6 +573,7 @@ class Service:
         finally:
             self._n_bytes -= len(body)
             self._bodies = [one for one in self._bodies if one is not body]
+            self._released.set()
 
 
 create_app = Service
