@@ -6,6 +6,7 @@ python benchmarks/service_abuse.py memory
 python benchmarks/service_abuse.py floods
 python benchmarks/service_abuse.py reload --requests 10000 --reloads 20
 python benchmarks/service_abuse.py largest --connections 64 --seconds 60   # peak memory below 1 GiB
+python benchmarks/service_abuse.py kills --count 200   # kill -9 during feedback and reloads
 python benchmarks/service_abuse.py container        # as root: uid 65534, read-only file system, no HOME
 """
 
@@ -32,7 +33,9 @@ import psutil
 
 import calibrant
 from calibrant.shipping.artifact import digest_of
+from calibrant.shipping.feed import FeedbackDesk
 from calibrant.shipping.http_codec import JSON, NPY
+from calibrant.shipping.monitor import is_new
 
 COMMAND = [sys.executable, "-m", "calibrant", "serve"]
 
@@ -345,6 +348,79 @@ def reload(requests: int, reloads: int, clients: int = 4) -> tuple[int, int, set
     return sum(answered), sum(errors), seen
 
 
+LATEST_SECONDS = 0.1
+"""Outcomes that were acknowledged in this time before a kill may be lost if their response had `"saved": false`."""
+
+
+def kills(count: int, seed: int = 0) -> dict[str, int]:
+    """Count lost outcomes and damaged files over many kills of a service during feedback and reloads."""
+    rng = np.random.default_rng(seed)
+    artifacts = [fitted(10, temperature) for temperature in (1.0, 3.0)]
+    names = ("outcomes", "kills after a reload", "lost", "lost of the last 100 ms", "damaged files", "wrong restarts")
+    found = dict.fromkeys((*names, "temporary files after kills", "temporary files after starts"), 0)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        path, state = folder / "cal.safetensors", folder / "state.json"
+        calibrant.save(artifacts[0], path)
+        stored = {_digest(path): (0, {})}
+        for turn in range(count):
+            served = _digest(path)
+            with service(path, "--monitor-state", str(state)) as (port, process):
+                found["temporary files after starts"] += len([*folder.glob(".state.*.json")])
+                found["wrong restarts"] += json.loads(_get(port, "/monitor"))["n"] != stored[served][0]
+                acknowledged: list[tuple[float, bool, list[str]]] = []
+                senders = [threading.Thread(target=_give_feedback, args=(port, f"{turn}-{number}", acknowledged))
+                           for number in range(2)]  # fmt: skip
+                for sender in senders:
+                    sender.start()
+                if turn % 2:  # the service looks for a new artifact once per second, and kills surround that moment
+                    calibrant.save(artifacts[turn // 2 % 2], path)
+                    time.sleep(rng.uniform(0.8, 1.2))
+                else:
+                    time.sleep(rng.uniform(0, 0.5))
+                killed = time.monotonic()
+                process.kill()
+                process.wait()
+                for sender in senders:
+                    sender.join()
+            found["temporary files after kills"] += len([*folder.glob(".state.*.json")])
+            stored = {digest: _stored_outcomes(state, digest) for digest in (served, _digest(path))}
+            known = [seen for _, seen in stored.values()]
+            found["kills after a reload"] += not stored[served][1]  # the state is about the new artifact
+            for at, is_saved, ids in acknowledged:
+                is_late = at > killed - LATEST_SECONDS and not is_saved
+                lost = sum(all(is_new(seen, one, sys.maxsize) for seen in known) for one in ids)
+                found["lost of the last 100 ms" if is_late else "lost"] += lost
+                found["outcomes"] += len(ids)
+            found["damaged files"] += len([*folder.glob("*.damaged-*")])
+    return found
+
+
+def _give_feedback(port: int, name: str, acknowledged: list[tuple[float, bool, list[str]]]) -> None:
+    """Send outcomes until the service ends; note the time, `saved` and the ids of each acknowledged request."""
+    connection, number = http.client.HTTPConnection("127.0.0.1", port, timeout=30), 0
+    with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+        while True:
+            number += 1
+            ids = [f"{name}-{number}-{place}" for place in range(1 + number % 20)]
+            answers = [{"confidence": 0.9, "correct": number % 10 > 0, "id": one} for one in ids]
+            connection.request("POST", "/feedback", json.dumps({"answers": answers}), {"content-type": JSON})
+            taken = json.loads(connection.getresponse().read())
+            acknowledged.append((time.monotonic(), taken["saved"], ids))
+
+
+def _stored_outcomes(state: Path, digest: str) -> tuple[int, dict[str, bool]]:
+    """Return how many outcomes of an artifact a copy of the state has, and their ids."""
+    with tempfile.TemporaryDirectory() as folder:
+        for file in state.parent.glob("state.json*"):
+            shutil.copy(file, folder)
+        desk = FeedbackDesk(state=Path(folder) / state.name, artifact=digest)
+        if desk.note:
+            raise SystemExit(desk.note)
+        desk.close()
+        return desk.monitor.n, desk.seen
+
+
 def _digest(path: Path) -> str:
     return digest_of(path.read_bytes())[:12]
 
@@ -416,11 +492,12 @@ def container(rows: int, n_classes: int, requests: int) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["slow", "idle", "memory", "floods", "largest", "reload", "container"])
+    parser.add_argument("what", choices=["slow", "idle", "memory", "floods", "largest", "reload", "kills", "container"])
     parser.add_argument("--connections", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--reloads", type=int, default=20)
+    parser.add_argument("--count", type=int, default=200)
     arguments = parser.parse_args()
     if arguments.what in ("slow", "idle"):
         latencies, errors, attack = slow(arguments.connections, arguments.seconds, idle=arguments.what == "idle")
@@ -444,6 +521,10 @@ def main() -> None:
         print(f"{arguments.connections} clients, {arguments.seconds:g} s of the largest requests: statuses "
               f"{statuses}, peak memory {megabytes:.0f} MB, /health within {slowest:.2f} s")  # fmt: skip
         raise SystemExit(megabytes > 1024 or not statuses.get(200))
+    if arguments.what == "kills":
+        found = kills(arguments.count)
+        print(f"{arguments.count} kills: {found}")
+        raise SystemExit(any(found[name] for name in ("lost", "damaged files", "wrong restarts")))
     if arguments.what == "reload":
         answered, errors, seen = reload(arguments.requests, arguments.reloads)
         print(f"{answered} requests during {arguments.reloads} reloads: {errors} errors, artifacts seen {sorted(seen)}")

@@ -2,28 +2,40 @@
 
 python benchmarks/serving.py --seconds 8
 python benchmarks/serving.py --schemathesis
+python benchmarks/serving.py --starlette --seconds 2   # next to a small Starlette app with onnxruntime
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import http.client
 import io
 import json
+import multiprocessing
+import re
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
+import orjson
 import psutil
+import pyarrow as pa
+import uvicorn
+import uvloop
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import Route
 
 import calibrant
-from calibrant.shipping.http_codec import JSON, NPY
+from calibrant.shipping.http_codec import ARROW, JSON, NPY
 
 COMMAND = [sys.executable, "-c", "from calibrant.cli import main; main()", "serve"]
 
@@ -36,7 +48,7 @@ def fitted(n_classes: int) -> calibrant.TemperatureScaling:
 
 
 @contextmanager
-def server(calibrator):
+def server(calibrator, *options):
     """A running service as (port, process)."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -44,7 +56,8 @@ def server(calibrator):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "cal.safetensors"
         calibrant.save(calibrator, path)
-        process = subprocess.Popen([*COMMAND, str(path), "--port", str(port)], stdout=subprocess.DEVNULL)
+        command = [*COMMAND, str(path), "--port", str(port), *options]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             _wait(port)
             yield port, process
@@ -67,7 +80,13 @@ def body(logits: np.ndarray, kind: str) -> bytes:
     if kind == JSON:
         return json.dumps({"logits": logits.tolist()}).encode()
     buffer = io.BytesIO()
-    np.save(buffer, logits)
+    if kind == ARROW:
+        column = pa.FixedSizeListArray.from_arrays(pa.array(logits.ravel()), logits.shape[1])
+        batch = pa.record_batch([column], names=["logits"])
+        with pa.ipc.new_stream(buffer, batch.schema) as writer:
+            writer.write_batch(batch)
+    else:
+        np.save(buffer, logits)
     return buffer.getvalue()
 
 
@@ -153,14 +172,164 @@ def schemathesis(examples: int) -> bool:
         return subprocess.run([*command, *options], check=False).returncode == 0
 
 
+def run_starlette(path: str, port: int) -> None:
+    """The app that one would write without this library."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(path, options)
+
+    async def calibrate(request):
+        content, kind = await request.body(), request.headers["content-type"]
+        if kind == JSON:
+            logits = np.array(orjson.loads(content)["logits"], dtype=np.float32)
+        else:
+            logits = np.load(io.BytesIO(content)).astype(np.float32, copy=False)
+        probabilities, prediction = session.run(["probabilities", "prediction"], {"logits": logits})
+        if kind == JSON:
+            document = {"probabilities": probabilities, "predictions": prediction}
+            return Response(orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY), media_type=JSON)
+        buffer = io.BytesIO()
+        np.save(buffer, probabilities)
+        return Response(buffer.getvalue(), media_type=NPY)
+
+    app = Starlette(routes=[Route("/calibrate", calibrate, methods=["POST"])])
+    uvicorn.run(app, port=port, access_log=False, log_level="critical")
+
+
+@contextmanager
+def starlette_server(calibrator):
+    """A running Starlette app as (port, process)."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "cal.onnx"
+        calibrant.export_onnx(calibrator, path)
+        process = multiprocessing.get_context("spawn").Process(target=run_starlette, args=(str(path), port))
+        process.start()
+        try:
+            _wait(port)
+            yield port, process
+        finally:
+            process.terminate()
+            process.join()
+
+
+class Client(asyncio.Protocol):
+    """A connection that sends the same request again and again, and notes the times."""
+
+    LENGTH = re.compile(rb"content-length: (\d+)")
+
+    def __init__(self, request: bytes, end: float, latencies: list[float]) -> None:
+        self.request, self.end, self.latencies = request, end, latencies
+        self.is_done = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport) -> None:
+        self.transport = transport
+        self._send()
+
+    def _send(self) -> None:
+        self.head, self.missing, self.started = b"", 0, time.perf_counter()
+        self.transport.write(self.request)
+
+    def data_received(self, data: bytes) -> None:
+        if self.missing:
+            self.missing -= len(data)
+        else:
+            self.head += data
+            head, found, rest = self.head.partition(b"\r\n\r\n")
+            if not found:
+                return
+            if not head.startswith(b"HTTP/1.1 200"):
+                self.is_done.set_exception(RuntimeError(self.head[:300].decode()))
+                self.transport.close()
+                return
+            self.missing = int(self.LENGTH.search(head)[1]) - len(rest)
+        if not self.missing:
+            now = time.perf_counter()
+            self.latencies.append(now - self.started)
+            if now < self.end:
+                self._send()
+            else:
+                self.transport.close()
+
+    def connection_lost(self, error) -> None:
+        if not self.is_done.done():
+            self.is_done.set_result(None)
+
+
+def send_many(port: int, content: bytes, kind: str, seconds: float, connections: int) -> tuple[list[float], float]:
+    """Latencies in seconds, and the seconds until the last response."""
+    head = f"POST /calibrate HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\ncontent-length: {len(content)}"
+    request, latencies, started = head.encode() + b"\r\n\r\n" + content, [], time.perf_counter()
+
+    async def work() -> None:
+        loop, clients = asyncio.get_running_loop(), []
+        for _ in range(connections):
+            make = lambda: Client(request, started + seconds, latencies)  # noqa: E731
+            clients.append((await loop.create_connection(make, "127.0.0.1", port))[1])
+        await asyncio.gather(*(one.is_done for one in clients))
+
+    uvloop.run(work())
+    return latencies, time.perf_counter() - started
+
+
+def compare_with_starlette(seconds: float, classes: list[int], rows: list[int], connections: list[int]) -> None:
+    """Print requests/s and latencies of both, measured in turns, and the share of a processor that the client used."""
+    print("| K | rows | body | connections | requests/s | p50 ms | p99 ms | p99.9 ms | client CPU |")
+    print("| ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    for n_classes in classes:
+        calibrator, rng = fitted(n_classes), np.random.default_rng(1)
+        with ExitStack() as stack:
+            servers = server(calibrator, "--no-access-log"), starlette_server(calibrator)
+            ports = [stack.enter_context(one)[0] for one in servers]
+            for n_rows in rows:
+                logits = (3 * rng.normal(size=(n_rows, n_classes))).astype(np.float32)
+                for kind, name in ((JSON, "JSON"), (NPY, "npy"), (ARROW, "Arrow")):
+                    content = body(logits, kind)
+                    if len(content) > 64 << 20:
+                        continue  # above the limit of a request
+                    for count in connections:
+                        _print_cell(
+                            f"| {n_classes} | {n_rows} | {name} | {count} |", content, kind, ports, seconds, count
+                        )
+
+
+def _print_cell(name: str, content: bytes, kind: str, ports: list[int], seconds: float, connections: int) -> None:
+    ports = ports[: 1 + (kind != ARROW)]
+    latencies, spent, used = [[] for _ in ports], [0.0 for _ in ports], [0.0 for _ in ports]
+    for turn in range(3):  # the first one warms up
+        for which, port in enumerate(ports):
+            before = time.process_time()
+            found, elapsed = send_many(port, content, kind, seconds / 2 if turn else 0.1, connections)
+            if turn:
+                latencies[which] += found
+                spent[which] += elapsed
+                used[which] += time.process_time() - before
+    values = [(len(one) / s, *(1000 * np.quantile(one, (0.5, 0.99, 0.999))), u / s)
+              for one, s, u in zip(latencies, spent, used, strict=True)]  # fmt: skip
+    texts = ("{:,.0f}", "{:.3g}", "{:.3g}", "{:.3g}", "{:.0%}")
+    cells = [" / ".join(text.format(value) for value in pair)
+             for text, pair in zip(texts, zip(*values, strict=True), strict=True)]  # fmt: skip
+    print(name, " | ".join(cells), "|", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--classes", type=int, default=1000)
     parser.add_argument("--schemathesis", action="store_true")
+    parser.add_argument("--starlette", action="store_true")
+    parser.add_argument("--table-classes", type=int, nargs="*", default=[2, 10, 1000])
+    parser.add_argument("--table-rows", type=int, nargs="*", default=[1, 100, 10_000])
+    parser.add_argument("--table-connections", type=int, nargs="*", default=[1, 16, 64])
     parser.add_argument("--examples", type=int, default=1000)
     arguments = parser.parse_args()
+    if arguments.starlette:
+        tables = arguments.table_classes, arguments.table_rows, arguments.table_connections
+        compare_with_starlette(arguments.seconds, *tables)
+        return
     if arguments.schemathesis:
         fine = schemathesis(arguments.examples)
     else:

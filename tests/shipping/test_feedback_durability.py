@@ -137,6 +137,21 @@ def test_a_killed_service_keeps_what_it_acknowledged_and_a_second_one_is_refused
     assert FeedbackDesk(state=state, artifact=read_artifact(path).digest[:12]).monitor.n == 50
 
 
+def test_temporary_files_of_killed_writers_are_removed_at_the_next_start(tmp_path):
+    leftover = tmp_path / ".state.k3x_9abc.json"
+    others = [tmp_path / name for name in (".state.backup.json", ".state.k3x_9abc.txt", "state.k3x_9abc.json")]
+    for path in (leftover, *others):
+        path.write_text("half of a st")
+    desk = FeedbackDesk(state=tmp_path / "state.json")
+    assert not leftover.exists()
+    assert all(path.exists() for path in others)
+    leftover.write_text("the owner is writing")
+    with pytest.raises(InputError):
+        FeedbackDesk(state=tmp_path / "state.json")
+    assert leftover.exists()
+    desk.close()
+
+
 def wait_until(condition) -> None:
     deadline = time.monotonic() + 60
     while not condition():

@@ -2,9 +2,10 @@
 
 import errno
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from calibrant.core.errors import InputError
@@ -51,6 +52,16 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise _readable(error, path) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_leftovers(path: str | os.PathLike[str]) -> None:
+    """Remove the temporary files that killed processes left next to `path`; nobody else may be writing it."""
+    target = _replaceable(path)
+    name = re.compile(rf"\.{re.escape(target.stem[:80])}\.[a-z0-9_]{{8}}{re.escape(target.suffix)}")
+    with suppress(OSError):
+        for file in [*target.parent.iterdir()]:
+            if name.fullmatch(file.name):
+                file.unlink()
 
 
 def check_target(path: str | os.PathLike[str]) -> None:

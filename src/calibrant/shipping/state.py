@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from calibrant.core.atomic import atomic_write, check_target
+from calibrant.core.atomic import atomic_write, check_target, remove_leftovers
 from calibrant.core.errors import InputError
 
 if sys.platform == "win32":
@@ -37,6 +37,7 @@ class StateFile:
         self._is_synced = True
         check_target(path)
         self._open_journal()
+        remove_leftovers(path)
 
     def _open_journal(self) -> None:
         self._journal = open(self._journal_path, "ab", buffering=0)  # noqa: SIM115
