@@ -152,6 +152,15 @@ def test_temporary_files_of_killed_writers_are_removed_at_the_next_start(tmp_pat
     desk.close()
 
 
+def test_outcomes_right_after_a_reload_survive_a_crash(tmp_path):
+    desk = FeedbackDesk(state=tmp_path / "state.json", artifact="old")
+    desk.take(outcomes(5, 0))
+    desk.renew("new")
+    assert desk.take(outcomes(7, 1))["saved"]
+    assert FeedbackDesk(state=copy_state(tmp_path / "state.json", tmp_path / "copy"), artifact="new").monitor.n == 7
+    desk.close()
+
+
 def wait_until(condition) -> None:
     deadline = time.monotonic() + 60
     while not condition():

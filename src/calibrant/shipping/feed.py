@@ -348,6 +348,9 @@ class FeedbackDesk(Feed):
             self.n_resets += 1
             if self._file is not None:
                 self._file.is_current = False
+                with contextlib.suppress(InputError, OSError):  # `save` tries again and reports it
+                    super().save()  # before an outcome of the new artifact is acknowledged
+                    self.n_unsaved = 0
 
     def report(self) -> Json:
         """The monitor's report; `n` alone before the first answer."""
