@@ -100,7 +100,7 @@ def known_table() -> str:
 
 SECTIONS: dict[Path, dict[str, Callable[[], str]]] = {
     HERE / "README.md": {"claims": claims_table},
-    DOCS: {"generated: claims": counts_table, "generated: claims known": known_table},
+    DOCS: {"claims: counts": counts_table, "claims: known": known_table},
 }
 """The tables of each page, by the name of their mark."""
 

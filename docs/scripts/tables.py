@@ -45,47 +45,6 @@ PAPERS = {
 }
 """Folder of each study, the paper, and the classes of its methods."""
 
-MAIN_CLAIMS = {
-    "cts": (
-        "CTS has a lower ECE than TS in almost all cases (table I)",
-        "CTS keeps the accuracy of the validation set",
-        "Without the constraint the ECE falls further (table II)",
-        "Five sweeps are enough",
-        "With 25 bins, CTS beats Dir-ODIR (table III)",
-    ),
-    "weight_scaling": (
-        "CWS has a lower ECE than TS (table 1)",
-        "CWS has a lower ECE than CTS (table 1)",
-        "WS has a lower ECE than TS in more than half of the cases",
-        "WS keeps the order of confidences between patients (figure 1)",
-        "The temperature of lowest ECE is 1: TS does not calibrate at all",
-    ),
-    "sctl": (
-        "Class-loss scaling lowers the ECE (table 1)",
-        "Class-loss scaling lowers the ECE (table 2)",
-        "TS+Ours has a lower ECE than TS+LS (table 2)",
-        "On long-tailed data CTS+Ours raises accuracy (table 2)",
-        "FL raises the ECE on balanced data (table 1)",
-    ),
-    "neural_clamping": (
-        "ResNet-20: lower ECE than temperature scaling (table 1)",
-        "ResNet-18: lower ECE than temperature scaling (table 1)",
-        "ResNet-18: δ lowers the ECE at the T of the joint fit (table 3)",
-        "ResNet-18: δ raises the entropy at the same T (Theorem 1)",
-        "ResNet-20: entropy spreads less from the data-driven start (figure 3)",
-    ),
-    "soft_objectives": (
-        "Soft ECE improves on focal alone",
-        "Soft AvUC improves on focal alone",
-        "Focal + soft ECE without TS beats cross entropy with TS",
-        "Soft AvUC has the largest effect across primary losses (figure 1)",
-        "TS-SB-ECE beats TS in most cells (table 2)",
-        "CIFAR-10: soft ECE improves on focal alone",
-        "CIFAR-10: TS-SB-ECE beats TS after cross entropy",
-    ),
-}
-"""The claims a paper is known for, as its report spells them."""
-
 
 def main(check: bool) -> int:
     """Rewrite what is out of date; with `check`, only name it."""
@@ -110,7 +69,6 @@ def table(what: str, page: Path) -> str:
         "quality": lambda: quality([name for name in names() if not rest or name in rest.split()]),
         "front": lambda: front(rest),
         "papers": lambda: papers(page),
-        "claims": lambda: main_claims() if rest else claims(page),
         "from": lambda: copied(rest),
     }
     if kind not in makers:
@@ -183,37 +141,6 @@ def front(name: str) -> str:
         for title, old, new, what in tiles
     ]
     return "\n".join(['<div class="figures">', *lines, "</div>"])
-
-
-def claims(page: Path) -> str:
-    """How many claims of each paper hold, with the report that lists them."""
-    verdicts = ("holds", "does not hold", "not decided")
-    lines = ["| study | " + " | ".join((*verdicts, *(f"{one}, after Holm" for one in verdicts[:2]))) + " |"]
-    lines.append("| --- |" + " ---: |" * 5)
-    for folder in PAPERS:
-        rows = _claims_of(folder)
-        counts = [sum(row[3].partition(" (")[0] == one for row in rows) for one in verdicts]
-        counts += [sum(row[4] == one for row in rows) for one in verdicts[:2]]
-        report = os.path.relpath(ROOT / "papers" / folder / "README.md", page.parent)
-        link = f"[{folder.replace('_', ' ')}]({report}#claims-of-the-paper)"
-        lines.append(f"| {link} | " + " | ".join(map(str, counts)) + " |")
-    return "\n".join(lines)
-
-
-def main_claims() -> str:
-    """The claims each paper is known for, with what print says, what came out, and the verdict."""
-    lines = ["| study | claim | paper | here | verdict | after Holm |", "| --- " * 6 + "|"]
-    for folder, chosen in MAIN_CLAIMS.items():
-        rows = {row[0]: row for row in _claims_of(folder)}
-        lines += [f"| {folder.replace('_', ' ')} | " + " | ".join(rows[claim]) + " |" for claim in chosen]
-    return "\n".join(lines)
-
-
-def _claims_of(folder: str) -> list[list[str]]:
-    """The rows of the table "Claims of the paper" in a study's README."""
-    text = (ROOT / "papers" / folder / "README.md").read_text(encoding="utf-8")
-    table = text.partition("### Claims of the paper\n")[2].partition("\n#")[0]
-    return [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("|")][2:]
 
 
 def papers(page: Path) -> str:

@@ -71,7 +71,7 @@ def test_counts_must_be_whole_and_the_rule_known():
     given = Predictions(probabilities=p, labels=y, task="binary", weights=np.full(150, 1.5))
     with pytest.raises(InputError, match="whole numbers"):
         measure(given, weights_are="counts")
-    with pytest.raises(InputError, match="'rows' or 'counts'"):
+    with pytest.raises(InputError, match="'rows', 'counts'"):
         measure(given, weights_are="copies")
 
 

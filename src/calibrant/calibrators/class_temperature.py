@@ -121,7 +121,7 @@ class ClassTemperatureScaling(
         self.grid = grid
 
     def _narrows(self, rows: Rows) -> bool:
-        # ECE and accuracy are those of all columns
+        # ECE and accuracy are those of all columns; the search leaves classes without fit rows as they are
         return self.objective != "ece" and super()._narrows(rows)
 
     def _fit(self, rows: Rows) -> None:
@@ -262,6 +262,7 @@ class ClassSearch:
         self.weights = np.ones(rows.n) if rows.weights is None else rows.weights
         self.total = float(self.weights.sum())
         self.temperatures = np.ones(rows.n_classes)
+        self.classes = searched_classes(rows)
         self._columns = np.empty((0, rows.n))
 
     def start(self) -> None:
@@ -285,9 +286,9 @@ class ClassSearch:
         return self._ece(self.top), float(self.weights[self.top.winner == self.rows.labels].sum()) / self.total
 
     def sweep(self, preserve_accuracy: bool, fewest_hits: float, tell: Callable[[int], None]) -> bool:
-        """Visit every class once; whether any moved. `tell` is called with the number of classes done."""
+        """Visit each class with fit rows once; whether any moved. `tell` is called with the number of classes done."""
         changed = False
-        for j in range(self.rows.n_classes):
+        for j in self.classes:
             changed |= self.improve_class(j, preserve_accuracy, fewest_hits)
             tell(j + 1)
         return changed
@@ -399,11 +400,17 @@ def summed(part: Callable[[slice], Any], blocks: list[slice]) -> tuple[Array, Ar
     return np.sum(gaps, axis=0), np.concatenate(pairs)
 
 
+def searched_classes(rows: Any) -> list[int]:
+    """Return the classes whose temperatures are searched; others keep the first one, because no row shows theirs."""
+    present = rows.present().tolist()
+    return list(range(rows.n_classes)) if rows.every_class or len(present) < 2 else present
+
+
 def class_search(rows: Any, grid: Array, n_bins: int) -> ClassSearch:
     """The search over rows in memory, or over rows on a GPU where that has a form there."""
     if rows.in_memory:
         return ClassSearch(rows, grid, n_bins)
-    if rows.blocks.use_fused():
+    if rows.blocks.use_fused() and len(searched_classes(rows)) == rows.n_classes:
         from calibrant.kernels.torch.triton_classes import MAX_BINS, MAX_GRID
 
         if len(grid) <= MAX_GRID and n_bins <= MAX_BINS and rows.n < 1 << 31:

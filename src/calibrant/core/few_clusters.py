@@ -6,11 +6,16 @@ bias (CR2), and the degrees of freedom are those of Bell & McCaffrey (2002), whi
 the weight. Other metrics have no interval. With fewer than `VERDICT_CLUSTERS` clusters there is no verdict either.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
-from scipy.sparse import csr_array
-from scipy.special import stdtrit
 
 from calibrant.core.arrays import Array
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 BOOTSTRAP_CLUSTERS = 20
 VERDICT_CLUSTERS = 6
@@ -82,6 +87,8 @@ def mean_error(deviations: Array, mass: Array, clusters: Array) -> tuple[float, 
     (1.527525, 2.0)
     """
     place = np.zeros(len(mass), np.int64), clusters
+    from scipy.sparse import csr_array
+
     sums, weights = (csr_array((column, place), shape=(1, clusters.max() + 1)) for column in (deviations, mass))
     errors, freedom = mean_errors(sums, weights)
     return float(errors[0]), float(freedom[0])
@@ -89,4 +96,6 @@ def mean_error(deviations: Array, mass: Array, clusters: Array) -> tuple[float, 
 
 def t_quantile(freedom: Array | float, tail: float = 0.025) -> Array:
     """Return the upper quantile of Student's t distribution."""
+    from scipy.special import stdtrit
+
     return stdtrit(freedom, 1 - tail)

@@ -71,6 +71,7 @@ class TokenMeasurement:
             total_weight=self.n_tokens,
             in_memory=False,
             one_score=False,
+            size=self.n_tokens * self.n_classes,
             solved_temperature=lambda: self.solved,
         )
         fitted = TemperatureScaling().fit_rows(rows)
