@@ -50,6 +50,14 @@ def test_p_values_are_those_of_two_independent_intervals(results):
     assert one.noise == pytest.approx(1.959964 * np.hypot(*spreads), rel=1e-6)
 
 
+@pytest.mark.parametrize("change", [-0.3, 0.1, 0.3])
+def test_the_p_value_of_a_small_change_is_two_sided(change):
+    half = stats.norm.ppf(0.975)  # both standard errors are 1
+    old, new = ({"metrics": {"nll": {"value": x, "low": x - half, "high": x + half}}} for x in (1.0, 1.0 + change))
+    (one,) = cal.diff(old, new).changes
+    assert one.p_value == pytest.approx(2 * stats.norm.sf(abs(change) / np.sqrt(2)))
+
+
 def test_noise_alone_is_rarely_a_change():
     generator = np.random.default_rng(0)
     flagged = 0

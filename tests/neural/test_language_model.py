@@ -76,6 +76,15 @@ def test_a_temperature_is_applied_before_measuring():
         after.fit_temperature()
 
 
+def test_blocks_of_rows_do_not_change_metrics_at_a_temperature(monkeypatch):
+    model, given = Bigram(), batches(n=2)
+    expected = measure_language_model(model, given, temperature=2.0, fit=False)
+    monkeypatch.setattr("calibrant.kernels.torch.tensors.BLOCK_ELEMENTS", 100 * VOCABULARY)
+    found = measure_language_model(model, given, temperature=2.0, fit=False)
+    assert found.metrics == pytest.approx(expected.metrics)
+    assert found.groups["frequency"].keys() == expected.groups["frequency"].keys()
+
+
 def test_groups_add_up_and_are_by_the_predicted_token():
     model, given = Bigram(), batches()
     counts = np.zeros(VOCABULARY, dtype=int)

@@ -48,6 +48,14 @@ def test_batches_give_the_metrics_of_all_rows():
     assert repr(metric) == "CalibrationMetrics(n_bins=15, rows=50)"
 
 
+def test_the_maximum_error_counts_bins_that_are_less_confident_than_correct():
+    labels = torch.arange(90) % 3
+    metric = CalibrationMetrics()
+    metric.update(torch.nn.functional.one_hot(labels, 3).float(), labels)  # all correct
+    confidence = np.e / (np.e + 2)
+    assert float(metric.compute()["mce"]) == pytest.approx(1 - confidence, abs=1e-6)
+
+
 def test_every_metric_of_sums_can_be_asked_for():
     logits, labels = batches()
     target = labels.clone()

@@ -82,6 +82,23 @@ class TestEveryRowLoss:
             LOSSES[name](logits, torch.rand(40, 4))
 
 
+def test_a_detached_focal_factor_has_no_gradient():
+    logits, labels, _ = batch()
+    logits.requires_grad_()
+    losses.focal(logits, labels, gamma=2.0, detach_factor=True).backward()
+    found, logits.grad = logits.grad, None
+    factor = (1 - logits.softmax(dim=1)[torch.arange(40), labels]).detach() ** 2
+    (factor * functional.cross_entropy(logits, labels, reduction="none")).mean().backward()
+    torch.testing.assert_close(found, logits.grad)
+
+
+@pytest.mark.parametrize("gamma", ["flsd-35", -1.0, float("nan")])
+def test_an_invalid_focal_exponent_is_rejected(gamma):
+    logits, labels, _ = batch()
+    with pytest.raises(InputError, match="gamma must be"):
+        losses.focal(logits, labels, gamma=gamma)
+
+
 def test_modules_show_and_keep_their_parameters():
     module = losses.FocalLoss(gamma=2.0, ignore_index=-100, class_weights=torch.ones(5))
     assert repr(module) == "FocalLoss(gamma=2.0, detach_factor=False, ignore_index=-100, reduction='mean')"
