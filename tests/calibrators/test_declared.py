@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import calibrant as cal
+from calibrant.calibrators.learned import check_learned
 from calibrant.calibrators.maps import like
 
 LOGITS = np.random.default_rng(0).normal(size=(60, 3))
@@ -32,3 +33,11 @@ def test_what_is_not_declared_is_named_with_the_remedy():
     table = cal.compare((LOGITS, LABELS), methods={"half": Half(), "declared": Declared()}, resamples=5)
     assert "does not declare" in table.row("half").error
     assert table.best == "declared"
+
+
+def test_empty_parameters_are_rejected():
+    fitted = cal.get("spline").fit(LOGITS[:, 0], LABELS == 0)
+    check_learned(fitted, 2)
+    fitted.knots_ = fitted.slopes_ = np.empty(0)
+    with pytest.raises(cal.InputError, match="has shape"):
+        check_learned(fitted, 2)

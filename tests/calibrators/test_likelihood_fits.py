@@ -24,6 +24,8 @@ from calibrant import (
     VectorScaling,
 )
 from calibrant.calibrators.solvers import likelihood
+from calibrant.calibrators.solvers.temperature import search_grid
+from calibrant.core import progress
 from calibrant.core.rows import Rows
 from calibrant.core.softmax import log_softmax, softmax
 
@@ -269,6 +271,21 @@ def test_error_objectives_are_no_worse_than_any_grid_value(objective):
     assert fitted.temperature_ == grid[np.flatnonzero(values <= values.min() + 1e-12)[0]]
     finer = TemperatureScaling(objective, refine=True).fit(logits, labels)
     assert measure(logits / finer.temperature_, labels, from_logits=True) <= values.min() + 1e-9
+
+
+def test_a_refined_grid_search_is_a_thousand_times_finer():
+    temperature, trace = search_grid(lambda grid: (grid - 1.23456) ** 2, np.arange(1, 51) / 10, refine=True)
+    assert temperature == pytest.approx(1.2346, abs=1e-9)
+    assert (np.diff(trace) < 0).all()
+
+
+def test_progress_of_a_grid_search_counts_the_temperatures():
+    seen = []
+    with progress.listen(lambda stage, done, total, note: seen.append((done, total))):
+        search_grid(lambda grid: (grid - 1.0) ** 2, np.arange(1, 101) / 50, refine=False)
+    assert [total for _, total in seen] == [100] * len(seen)
+    assert [done for done, _ in seen] == sorted({done for done, _ in seen})
+    assert seen[-1][0] == 100
 
 
 def test_grid_values_must_be_temperatures():

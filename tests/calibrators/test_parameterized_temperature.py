@@ -100,3 +100,12 @@ def test_on_real_predictions(shared_data) -> None:
         ours, theirs = (metric(one.transform(test), test_labels, from_logits=True) for one in (fitted, plain))
         assert ours < theirs
     assert fitted.transform(test).dtype == np.float32
+
+
+def test_the_loss_of_a_fit_uses_the_size_of_negative_outputs() -> None:
+    logits, labels = two_temperatures(50)
+    problem = network.Problem((3, 1), np.zeros(3), np.ones(3), "nll", np.ones(3), 0.0)
+    flat = np.array([0.1, 0.2, 0.3, 4.0])  # weights and the bias of the only layer
+    negative, positive = (network.evaluate(logits, labels, None, one, problem) for one in (-flat, flat))
+    assert negative[0] == pytest.approx(positive[0])
+    np.testing.assert_allclose(negative[1], -positive[1])

@@ -331,3 +331,11 @@ def test_an_option_that_a_line_does_not_list_gets_the_rest_of_the_probability(tm
     for got, wanted in zip(found, expected, strict=True):
         floors = np.array([np.nan if one is None else one for one in wanted])
         np.testing.assert_allclose(got, np.where(np.isnan(floors), smallest, floors), rtol=1e-5)
+
+
+def test_calibrated_log_probabilities_replace_those_of_the_file(run, tmp_path):
+    lines = [{"logprobs": {"A": -0.1 * i - 0.1, "B": -2.0}, "answer": "AB"[i % 3 == 0]} for i in range(30)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert run("fit", tmp_path / "a.jsonl", "-m", "ts", "-o", tmp_path / "cal.safetensors")[0] == 0
+    assert run("apply", tmp_path / "cal.safetensors", tmp_path / "a.jsonl", "-o", tmp_path / "b.jsonl")[0] == 0
+    assert json.loads((tmp_path / "b.jsonl").read_text().splitlines()[0]).keys() == {"answer", "logits"}

@@ -73,6 +73,8 @@ def contents(folder: Path) -> dict[str, str]:
         "apply cal.safetensors x_logits.npy -o x.npy",
         "convert vt.npz#val vt.npz",
         "convert x_logits.npy x.npy",
+        "convert parts/*.npz parts/a.npz",
+        "convert d*.npz d.npz",
     ],
 )
 def test_a_command_that_would_destroy_a_file_is_rejected(run, folder, command):

@@ -335,3 +335,10 @@ def test_a_safetensors_shape_that_is_no_list_of_counts_is_rejected(tmp_path: Pat
     with pytest.raises(InputError, match="logits") as caught:
         open_predictions(tmp_path / "a.safetensors")
     assert "\n" not in str(caught.value)
+
+
+def test_a_torch_file_that_unpacks_without_end(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.pt", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a/data/0", bytes(2**22))
+    with pytest.raises(InputError, match=r"unpacks \d+ bytes to 4194304 or more"):
+        open_predictions(tmp_path / "a.pt")

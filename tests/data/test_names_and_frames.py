@@ -398,3 +398,18 @@ def test_a_schema_knows_the_columns_of_a_table() -> None:
     frame = pd.DataFrame({"prob_a": P[:, 0], "prob_b": P[:, 1], "prob_c": P[:, 2], "label": LABELS, "site": "x"})
     found = open_predictions(frame, by="site")
     assert found.schema.columns == {"scores": ("prob_a", "prob_b", "prob_c"), "groups": ("site",)}
+
+
+def test_a_map_of_a_frame_without_labels_rejects_columns_in_another_order() -> None:
+    frame = WIDE.drop(columns="label").rename(columns=lambda name: name.removeprefix("prob_"))
+    fitted = cal.VectorScaling().fit(np.log(frame), LABELS)
+    assert fitted.feature_names_in_.tolist() == list(frame.columns)
+    with pytest.raises(ValueError, match="must be in the same order"):
+        fitted.transform(np.log(frame[frame.columns[::-1]]))
+
+
+def test_labels_by_name_must_have_the_names_of_the_scores(tmp_path: Path) -> None:
+    row = {"probabilities": {"a": 0.5, "b": 0.7}, "labels": {"a": 1, "c": 0}}
+    (tmp_path / "a.jsonl").write_text(f"{json.dumps(row)}\n" * 4)
+    with pytest.raises(InputError, match="labels name a, c, but the scores a, b"):
+        open_predictions(tmp_path / "a.jsonl")

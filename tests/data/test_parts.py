@@ -177,3 +177,11 @@ def test_an_empty_path_is_no_folder():
 def test_file_addresses_are_plain_paths(eight):
     folder, logits, _ = eight
     assert np.array_equal(open_predictions(f"file://{folder}/p0.npz").logits, logits[:100])
+
+
+def test_large_negative_identifiers_of_parts_keep_their_digits(tmp_path: Path) -> None:
+    ids = [np.array([1.0, 2.0]), np.array([-(2**53) - 1, -(2**53) - 3])]
+    for name, column in zip("ab", ids, strict=True):
+        np.savez(tmp_path / f"{name}.npz", logits=np.eye(2), labels=[0, 1], clusters=column)
+    found = open_predictions(tmp_path / "*.npz", cluster="clusters").clusters
+    assert {str(one) for one in ids[1]} <= set(map(str, found))

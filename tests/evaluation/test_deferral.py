@@ -91,6 +91,12 @@ def test_bad_targets_are_refused(target):
         threshold_for_error([0.9], [1], target=target)
 
 
+@pytest.mark.parametrize("level", [0.0, 1.0, float("nan")])
+def test_a_confidence_level_outside_0_and_1_is_rejected(level):
+    with pytest.raises(InputError, match="level"):
+        threshold_for_error([0.9], [1], target=0.1, level=level)
+
+
 def test_columns_must_match():
     with pytest.raises(InputError, match=r"1 rows.*2"):
         risk_coverage_curve([0.9, 0.8], [1])

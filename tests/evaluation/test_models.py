@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import calibrant as cal
+from calibrant.evaluation.models import short_names
 
 METHODS = ["none", "ts", "hb"]
 
@@ -91,6 +92,18 @@ def test_many_models_stay_within_the_screen():
     lines = repr(cal.compare_models(given, ["none", "ts"], resamples=10, pair="none")).splitlines()
     assert max(map(len, lines[:-1])) <= 80
     assert len(lines) <= 25
+
+
+@pytest.mark.parametrize(
+    ("names", "short"),
+    [
+        (["a_x_1", "b_x_2"], ["a_x_1", "b_x_2"]),
+        (["run", "run_2"], ["run", "run_2"]),
+        (["net_a_1", "net_a_2"], ["1", "2"]),
+    ],
+)
+def test_only_words_that_begin_all_names_are_left_out(names, short):
+    assert short_names(names) == short
 
 
 def test_files_with_both_parts(tmp_path: Path):

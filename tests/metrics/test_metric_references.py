@@ -162,6 +162,14 @@ def test_sweep_finds_a_single_late_break(wrong_rank):
     assert metrics.sweep_ece(confidence, correct) == pytest.approx(expected, abs=1e-12)
 
 
+def test_sweep_finds_an_early_break_when_the_accuracy_also_rises_at_the_end():
+    hits = np.array([1, 0, *[2] * 67, 4])  # of four rows per confidence
+    confidence, correct = np.repeat(np.arange(1, 71) / 71, 4), (np.arange(4) < hits[:, None]).ravel()
+    # 69 bins merge the first two confidences; 70 bins separate them, and the accuracy falls
+    expected = literal_ece(confidence, correct, literal_mass_bins(confidence, 69))
+    assert metrics.sweep_ece(confidence, correct) == pytest.approx(expected, abs=1e-12)
+
+
 def test_ks_error_is_the_literal_maximum(problem):
     probabilities, wide, labels = problem
     c, a = top(wide, labels)

@@ -8,6 +8,7 @@ import torch
 
 from calibrant import metrics
 from calibrant.core.errors import InputError
+from calibrant.neural.collect import check_logits
 from calibrant.neural.metrics import CalibrationMetrics, as_torchmetric
 
 
@@ -148,3 +149,9 @@ def test_two_processes_hold_the_total(tmp_path):
         process.join()
     for one in found:
         check(one, *batches())
+
+
+def test_small_logits_are_not_probabilities():
+    check_logits(torch.full((4, 3), 0.1))
+    with pytest.raises(InputError, match="returned probabilities"):
+        check_logits(torch.full((4, 3), 1 / 3))
