@@ -314,6 +314,23 @@ def test_vector_scaling_has_no_gradient_left(dtype, kernels, monkeypatch):
     assert fitted.bias_.sum() == pytest.approx(0, abs=1e-9)
 
 
+def test_the_preconditioner_of_many_classes_inverts_the_block_of_each_class():
+    n_classes = likelihood.DENSE_CLASSES + 1
+    rows = Rows(*problem(3 * n_classes, n_classes, scale=1.0))
+    objective = likelihood.vector_objective(
+        rows, np.array([[0.7], [1.0]]) * np.ones((2, n_classes)), np.array([0.1, 0.2])
+    )
+    point = np.array([[1.0], [0.0]]) * np.ones((2, n_classes))
+    product, solve = objective.curvature(point, objective.evaluate(point, False)[2])
+    vector = np.random.default_rng(0).normal(size=(2, n_classes))
+    for place in (0, 100):
+        entries = np.zeros((2, 2, n_classes))
+        entries[[0, 1], [0, 1], place] = 1.0
+        block = np.stack([product(one)[:, place] for one in entries])
+        block[0, 0] += 0.1 / n_classes  # the penalty of the mean scale couples classes
+        np.testing.assert_allclose(solve(vector)[:, place], np.linalg.solve(block, vector[:, place]), rtol=1e-4)
+
+
 def test_vector_scaling_agrees_with_a_general_optimiser():
     logits, labels = problem(500, 4)
 

@@ -7,6 +7,7 @@ import pytest
 
 from calibrant import ClassTemperatureScaling, InputError, ShrunkenClassTemperature, TemperatureScaling
 from calibrant.calibrators.class_temperature import SHARES
+from calibrant.core.rows import Rows, Smoothing
 from calibrant.metrics import ece
 
 
@@ -58,3 +59,9 @@ def test_the_share_follows_the_data():
 def test_bad_parameters_are_named(parameters, word):
     with pytest.raises(InputError, match=word):
         ShrunkenClassTemperature(**parameters).fit(*problem(60))
+
+
+def test_smoothed_labels_are_rejected():
+    logits, labels = problem(60)
+    with pytest.raises(InputError, match="cannot be fitted chunk by chunk"):
+        ShrunkenClassTemperature().fit_rows(Rows(logits, labels, each=Smoothing(0.1)))

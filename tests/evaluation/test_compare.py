@@ -356,6 +356,13 @@ def test_groups_of_kept_rows_stand_beside_ignored_ones(tmp_path):
     assert every.groups.to_frame().equals(some.groups.to_frame())
 
 
+def test_a_criterion_without_a_direction_ranks_the_lowest_first():
+    table = compare(blobs(300, 0), blobs(300, 1), ["none", "ts"], criterion="over_confidence", resamples=10)
+    values = {row.method: row.metrics["over_confidence"].value for row in table.rows}
+    assert values["ts"] < values["none"]
+    assert table.best == "ts"
+
+
 def test_methods_may_map_names_to_short_names():
     rows = blobs(80, 0)
     table = calibrant.compare(rows, blobs(80, 1), methods={"a": "ts", "b": calibrant.VectorScaling()})

@@ -94,6 +94,13 @@ def test_many_models_stay_within_the_screen():
     assert len(lines) <= 25
 
 
+def test_a_short_table_has_the_criterion_the_difference_and_the_main_metrics():
+    (logits, labels), test = halves(0, 2.0)
+    given = {"a": ((logits, labels), test), "b": ((3 * logits, labels), (3 * test[0], test[1]))}
+    table = cal.compare_models(given, ["none", "ts"], resamples=10, criterion="over_confidence").short_table()
+    assert list(table.columns) == ["over_confidence", "difference", "ece", "nll", "brier", "accuracy"]
+
+
 @pytest.mark.parametrize(
     ("names", "short"),
     [

@@ -20,6 +20,7 @@ from calibrant import metrics
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.softmax import sigmoid
 from calibrant.evaluation.groups import group_analysis, make_grouping
+from calibrant.metrics.record import facts
 
 BINARY = {
     name: one.function for name, one in metrics.METRICS.items() if one.about == "score" and name != "kuiper_error"
@@ -373,6 +374,15 @@ def test_net_benefit_rejects_thresholds_outside_0_to_1_and_none_at_all(threshold
     for function in (metrics.net_benefit, metrics.decision_curve):
         with pytest.raises(InputError, match=words):
             function([0.1, 0.6, 0.8], [0, 0, 1], thresholds)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("integrated_calibration_index", True), ("e50", True), ("e90", True), ("ece", True), ("ks_error", True),
+     ("roc_auc", False), ("calibration_slope", False), ("nll", False)],
+)  # fmt: skip
+def test_noise_adds_to_the_sizes_of_gaps_only(name, expected):
+    assert facts(name).absolute == expected
 
 
 def test_observed_to_expected_needs_an_expected_event():
