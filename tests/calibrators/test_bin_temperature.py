@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 
 from calibrant import BinTemperatureScaling
-from calibrant.calibrators.binning import row_terms
+from calibrant.calibrators.binning import MAX_STEPS, row_terms
 from calibrant.core.bins import place
 from calibrant.core.errors import FitWarning, InputError
 from calibrant.core.softmax import log_softmax, softmax
@@ -119,3 +119,13 @@ def test_a_grid_aims_no_higher_than_99_percent():
     fitted = BinTemperatureScaling(n_bins=1, grid=grid).fit(logits, np.zeros(8, int))
     nearest = np.abs(1 / (1 + np.exp(-3 / grid)) - 0.99).argmin()
     assert fitted.temperatures_[0] == grid[nearest] == 0.6
+
+
+@pytest.mark.parametrize("objective", ["nll", "gap"])
+def test_bins_without_an_optimum_end_before_the_last_step(objective):
+    """Labels that contradict the confidence have the best temperature at infinity."""
+    rng = np.random.default_rng(0)
+    logits, labels = 30 * rng.normal(size=(400, 3)), rng.integers(0, 3, 400)
+    fitted = BinTemperatureScaling(objective=objective).fit(logits, labels)
+    assert fitted.temperatures_.max() > 1e5
+    assert fitted.n_iter_ < MAX_STEPS // 2
