@@ -394,6 +394,19 @@ def test_a_service_whose_log_nobody_reads_still_stops(started):
     assert process.wait(timeout=60) == 0
 
 
+@pytest.mark.parametrize("change", [{"class_names": list("edcba")}, {"kind": "probabilities"}])
+def test_an_artifact_of_other_columns_or_another_kind_does_not_replace_the_served_one(
+    tmp_path, fitted, monkeypatch, change
+):
+    monkeypatch.setattr("calibrant.shipping.service.LOOK_SECONDS", 0.02)
+    path, given = tmp_path / "cal.safetensors", {"class_names": list("abcde"), "kind": "logits"}
+    save(fitted("ts"), path, **given)
+    with TestClient(create_app(path)) as client:
+        save(fitted("vs"), path, **{**given, **change})
+        _until(lambda: any(n for name, n in figures(client).items() if name.startswith("calibrant_reloads_total")))
+        assert client.get("/calibrator").json()["method"] == "TemperatureScaling"
+
+
 def test_an_artifact_is_replaced_between_two_requests(tmp_path, fitted, monkeypatch):
     monkeypatch.setattr("calibrant.shipping.service.LOOK_SECONDS", 0.02)
     path = tmp_path / "cal.safetensors"
