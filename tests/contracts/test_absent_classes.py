@@ -34,7 +34,7 @@ def accuracy_of(method, gone, weights=False):
 @pytest.mark.parametrize("gone", [(7,), (0, 2, 4, 5, 6, 8, 9)], ids=["one", "seven"])
 @pytest.mark.parametrize("method", [*names("multiclass"), "auto"])
 def test_absent_classes_keep_their_accuracy(method, gone):
-    # class temperatures keep the accuracy of the fit rows over all columns, with the first temperature for absent classes
+    # class temperatures keep the accuracy of the fit rows over all columns, with one temperature for absent classes
     margin = 0.02 if method in {"cts", "u-cts"} else 0.01
     assert accuracy_of(method, gone) >= accuracy_of("ts", gone) - margin
 
