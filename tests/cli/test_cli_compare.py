@@ -121,7 +121,8 @@ def test_select_ranks_no_candidates_on_too_few_rows(calibrant, few_errors, tmp_p
     assert lines[0] == "1 of 40 predictions is wrong: too few to compare methods"
     assert [line.split()[0] for line in lines[2:5]] == ["vs", "none", "ts"]
     assert not any("→" in line or "±" in line or "best" in line for line in lines)
-    assert lines[5].startswith("wrote ")
+    assert lines[5] == "read: logits logits, labels labels"
+    assert lines[6].startswith("wrote ")
     printed = json.loads(calibrant(*given, "--json").stdout)
     jsonschema.validate(printed, schema("select"))
     assert printed["too_few_rows"] == "1 of 40 predictions is wrong"

@@ -358,3 +358,29 @@ def test_fit_keeps_predictions_when_asked(run, tmp_path):
         found, _, err = run(*asked, "-o", tmp_path / f"{method}.safetensors")
         assert found == code, err
         assert (tmp_path / f"{method}.safetensors").exists() == (code == 0)
+
+
+def test_apply_reads_files_as_the_fit_did(run, tmp_path):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 300)
+    scores = np.exp(rng.normal(size=(300, 3)) + 2 * np.eye(3)[labels])
+    scores /= scores.sum(axis=1, keepdims=True)
+    words = np.array(["u", "v", "w"])[labels]
+    rows = [",".join([*map(str, row), str(row[::-1][0]), word]) for row, word in zip(scores, words, strict=True)]
+    (tmp_path / "val.csv").write_text("\n".join(["u,v,w,rival,kind_of", *rows]))
+    unlabeled = [row.rpartition(",")[0] for row in rows]
+    (tmp_path / "new.csv").write_text("\n".join(["u,v,w,rival", *unlabeled]))
+    given = ("--scores", "u,v,w", "--kind", "probabilities", "--labels", "kind_of")
+    artifact = tmp_path / "cal.safetensors"
+    code, out, err = run("fit", tmp_path / "val.csv", *given, "-m", "ts", "-o", artifact)
+    assert code == 0, err
+    assert "read: probabilities u … w (rows sum to 1), labels kind_of" in out
+    written = []
+    for name, options in (("val", given), ("val", ()), ("new", ())):
+        code, _, err = run("apply", artifact, tmp_path / f"{name}.csv", *options, "-o", tmp_path / "out.csv")
+        assert code == 0, err
+        written.append((tmp_path / "out.csv").read_text().splitlines())
+    assert written[0] == written[1]
+    assert [line.rpartition(",")[0] for line in written[1]] == written[2]
+    code, out, _ = run("info", artifact)
+    assert "probabilities u … w (rows sum to 1), labels kind_of" in out

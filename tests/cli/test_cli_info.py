@@ -71,3 +71,19 @@ def test_time_and_source_are_optional_and_leave_the_digest_alone(tmp_path, data)
     assert digest_of(to_bytes(calibrator, n=7)) != digest_of(content)
     save(calibrator, tmp_path / "cal", source="val.npz")
     assert read_artifact(tmp_path / "cal").source == "val.npz"
+
+
+def test_info_of_predictions_shows_their_reading_and_the_counts_of_classes(run, tmp_path):
+    (tmp_path / "a.csv").write_text("prob_cat,prob_dog,label,note\n0.75,0.25,cat,x\n0.5,0.5,dog,y\n0.9,0.1,cat,z\n")
+    code, out, err = run("info", tmp_path / "a.csv")
+    assert (code, err) == (0, "")
+    assert "read: probabilities prob_cat, prob_dog (rows sum to 1), labels label" in out
+    assert "labels: cat 2, dog 1" in out
+    assert "other columns: note" in out
+    code, out, _ = run("info", tmp_path / "a.csv", "--json")
+    assert json.loads(out)["class_counts"] == {"cat": 2, "dog": 1}
+    assert json.loads(out)["read_as"]["doubts"] == []
+    predictions = calibrant.open_predictions(tmp_path / "a.csv")
+    calibrant.data.write_predictions(predictions.like(extras={}), tmp_path / "a.safetensors")
+    code, out, _ = run("info", tmp_path / "a.safetensors", "--json")
+    assert (code, json.loads(out)["class_counts"]) == (0, {"cat": 2, "dog": 1})

@@ -47,7 +47,7 @@ CASES = {
     "export": (0, "export cal.safetensors --onnx cal.onnx"),
     "export invalid": (2, "export absent.safetensors --onnx cal.onnx"),
     "info": (0, "info cal.safetensors"),
-    "info invalid": (2, "info good.npz"),
+    "info invalid": (2, "info missing.npz"),
     "monitor": (0, "monitor calm.jsonl --once"),
     "monitor alarm": (1, "monitor alarm.jsonl --once"),
     "monitor until alarm": (1, "monitor alarm.jsonl --until-alarm"),

@@ -44,11 +44,11 @@ def test_an_archive_without_the_keys_lists_those_it_has(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=LOGITS, y=LABELS)
     with pytest.raises(
         InputError,
-        match=r"has no logits or probabilities, only x, y: name them .*; try scores='x', kind='logits'$",
+        match=r"has no logits or probabilities, only x, y: name them .*say their kind=$",
     ):
         open_predictions(tmp_path / "a.npz")
     np.savez(tmp_path / "a.npz", logits=LOGITS, z=LABELS)
-    with pytest.raises(InputError, match=r"no labels, only logits, z.*; try labels='z'"):
+    with pytest.raises(InputError, match=r"no labels, only logits, z.*; try .*labels='z'"):
         open_predictions(tmp_path / "a.npz")
     assert open_predictions(tmp_path / "a.npz", labels=LABELS).n == 6
     assert not open_predictions(tmp_path / "a.npz", require_labels=False).has_labels

@@ -61,10 +61,12 @@ def test_columns_can_be_named(tmp_path: Path) -> None:
         open_predictions(file, scores="my_score", labels="typo", kind="logits")
 
 
-def test_one_hot_labels_are_not_taken_for_many_labels(tmp_path: Path) -> None:
+def test_one_hot_labels_are_classes_where_probabilities_sum_to_one(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", probabilities=P, labels=np.eye(3)[LABELS])
-    with pytest.raises(InputError, match=r"for many labels.*; try task='multiclass'"):
-        open_predictions(tmp_path / "a.npz")
+    np.testing.assert_array_equal(open_predictions(tmp_path / "a.npz").labels, LABELS)
+    np.savez(tmp_path / "b.npz", logits=LOGITS, labels=np.eye(3)[LABELS])
+    with pytest.raises(InputError, match="for many labels"):
+        open_predictions(tmp_path / "b.npz")
     assert open_predictions(tmp_path / "a.npz", task="multilabel").task == "multilabel"
     with pytest.raises(InputError, match="label_shares"):
         cal.Predictions(logits=LOGITS, labels=np.eye(3)[LABELS])
@@ -77,11 +79,10 @@ def test_one_hot_labels_are_not_taken_for_many_labels(tmp_path: Path) -> None:
         (
             "probability,prob_a,prob_b,label",
             "0.5,0.5,0.5,0",
-            r"probability, prob_\*: choose one with scores=",
+            "probability, prob_a … prob_b: choose one with scores=",
         ),
         ("probability,label", "0.5,dead", r"give class_names=\[NEGATIVE, POSITIVE\]"),
         ("probability,label", "0.5,", "label is missing in row 0"),
-        ("confidence,correct", "93,true", "divide by 100; try kind='percent'"),
         ("logit_a,prob_a,label", "0.5,0.5,1", "choose one with kind=; try kind='probabilities'"),
         ("target,y_true,probability", "0,1,0.5", "choose one with labels=; try labels='target'"),
     ],
@@ -252,6 +253,33 @@ def test_labels_of_classes_named_by_numbers_survive_a_round_trip(
     again = open_predictions(tmp_path / f"a.{suffix}").aligned(whole.schema)
     np.testing.assert_array_equal(again.labels, whole.labels)
     np.testing.assert_array_equal(again.probabilities, P)
+
+
+@pytest.mark.parametrize("suffix", ["npz", "npy", "safetensors", "parquet", "csv", "tsv", "jsonl"])
+@pytest.mark.parametrize(
+    "names", [("yes", "no"), ("positive", "negative"), ("correct", "wrong"), ("T", "F"), ("b", "a")]
+)
+def test_labels_of_outcome_words_in_any_order_survive_a_round_trip(
+    tmp_path: Path, suffix: str, names: tuple[str, ...]
+) -> None:
+    words = np.array(names)[(RISK < 0.5).astype(int)]
+    whole = cal.Predictions(probabilities=np.column_stack([RISK, 1 - RISK]), labels=words, class_names=names)
+    write_predictions(whole, tmp_path / f"a.{suffix}")
+    again = open_predictions(tmp_path / f"a.{suffix}").aligned(whole.schema)
+    np.testing.assert_array_equal(again.labels, whole.labels)
+    np.testing.assert_allclose(again.probabilities, whole.probabilities)
+
+
+def test_lines_of_json_keep_names_and_other_columns(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"prob_b": RISK, "prob_a": 1 - RISK, "label": np.where(EVENT, "b", "a"), "cluster": range(40)})
+    given = open_predictions(frame.assign(note="x", ward=[None, 2.5] * 20), by="ward")
+    write_predictions(given, tmp_path / "a.jsonl")
+    again = open_predictions(tmp_path / "a.jsonl", by="ward")
+    assert again.class_names == ("b", "a")
+    np.testing.assert_array_equal(again.labels, given.labels)
+    np.testing.assert_array_equal(again.clusters, given.clusters)
+    assert again.extras["note"].read().tolist() == ["x"] * 40
+    assert again.groups["ward"].tolist()[1] == 2.5
 
 
 def test_numbers_of_options_and_of_loaders_are_places_whatever_the_names(tmp_path: Path) -> None:

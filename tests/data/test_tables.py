@@ -227,14 +227,14 @@ def test_other_forms_of_tables(tmp_path: Path) -> None:
 
 
 def test_a_kind_alone_makes_no_classes_of_other_numbers(tmp_path: Path) -> None:
-    text = "age,loss,cat,dog,label\n63,0.1,0.5,0.5,cat\n40,0.2,0.1,0.9,dog\n"
-    with pytest.raises(
-        InputError, match=r"no label names age, loss: choose .*; try kind='probabilities', scores=\['cat', 'dog'\]"
-    ):
-        open_predictions(csv(tmp_path, text), kind="probabilities")
-    assert open_predictions(csv(tmp_path, text), kind="probabilities", scores="cat,dog").class_names == ("cat", "dog")
+    text = "age,loss,cat,dog,label\n63,0.1,0.55,0.45,cat\n40,0.2,0.1,0.9,dog\n"
+    for options in ({}, {"kind": "probabilities"}, {"kind": "probabilities", "scores": "cat,dog"}):
+        assert open_predictions(csv(tmp_path, text), **options).class_names == ("cat", "dog")
+    with pytest.raises(InputError, match="has no logits, only age, dog, label, loss, x"):
+        open_predictions(csv(tmp_path, text.replace("cat", "x", 1)), kind="logits")
     named = "cat,dog,label,name\n0.5,0.5,cat,x\n0.1,0.9,dog,y\n"
     assert open_predictions(csv(tmp_path, named), kind="probabilities").class_names == ("cat", "dog")
     percent = "prob_cat,prob_dog,label\n25,75,cat\n50,50,dog\n"
+    np.testing.assert_allclose(open_predictions(csv(tmp_path, percent)).values, [[0.25, 0.75], [0.5, 0.5]])
     with pytest.raises(InputError, match="these are percent: divide by 100; try kind='percent'"):
-        _ = open_predictions(csv(tmp_path, percent)).values
+        _ = open_predictions(csv(tmp_path, percent), kind="probabilities").values

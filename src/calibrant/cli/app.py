@@ -101,7 +101,7 @@ def main() -> None:
             path = error.ctx.command_path if error.ctx else "calibrant"
             _print_error(f"{error.format_message().rstrip('.')}: see {path} --help")
     except InputError as error:
-        _print_error(spoken(error.message), command_with(error.remedy))
+        _print_error(spoken(error.message), *map(command_with, error.remedies))
     except MissingExtraError as error:
         _print_error(str(error))
     except MemoryError:
@@ -161,10 +161,10 @@ def command_with(options: Mapping[str, Any]) -> str:
     return shlex.join(["calibrant", *words])
 
 
-def _print_error(message: str, command: str = "") -> None:
-    """Print one line, and the command that would work, after the output so far; a full disk may lose that output."""
+def _print_error(message: str, *commands: str) -> None:
+    """Print one line, and the commands that would work, after the output so far; a full disk may lose that output."""
     print("error: " + plain(" ".join(message.split())), file=sys.stderr)
-    if command:
+    for command in commands:
         print("try: " + plain(command), file=sys.stderr)
     try:
         sys.stdout.flush()

@@ -1,11 +1,14 @@
 """`calibrant apply cal.safetensors FILE -o out.npz`: calibrate predictions of any size, chunk by chunk."""
 
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from calibrant.cli.verbs import Fields, answer, progress_bar, verb
 from calibrant.core.atomic import check_replaceable
 from calibrant.core.errors import InputError
-from calibrant.data import open_parts, open_predictions, write_predictions
+from calibrant.data import Predictions, open_parts, open_predictions, write_predictions
 from calibrant.data.opening import suffix_of
 from calibrant.data.write import TEXT, rewrite
 from calibrant.shipping.apply import calibrate_predictions
@@ -23,6 +26,16 @@ def is_replaceable_by_predictions(path: Path) -> bool:
         return not is_artifact(path) and bool(open_parts(path, require_labels=None))
     except InputError:
         return False
+
+
+def open_as_fitted(file: str, reading: Mapping[str, Any] | None, given: Fields) -> dict[str, Predictions]:
+    """Open the parts of a file as the fit data were read, or as its own names say; labels may be missing."""
+    fitted = given | {word: value for word, value in (reading or {}).get("options", {}).items() if given[word] is None}
+    for how in (fitted, given) if fitted != given else (given,):
+        for labels in (True, None):
+            with suppress(InputError):
+                return open_parts(file, **how, require_labels=labels)
+    return open_parts(file, **given, require_labels=None)  # raises the error
 
 
 @verb
@@ -60,11 +73,7 @@ def apply(
     with progress_bar(as_json):
         # every row is calibrated, also one that --ignore-index would leave out
         how = {**said, "by": groups, "guard": False, "ignore_index": None}
-        try:
-            opened = open_parts(file, **how)
-        except InputError:
-            # labels that are not there or that cannot be read are not needed
-            opened = open_parts(file, require_labels=None, **how)
+        opened = open_as_fitted(file, found.reading, how)
         given, calibrated = {}, {}
         for name, part in opened.items():
             one = part

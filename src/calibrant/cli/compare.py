@@ -12,7 +12,7 @@ from rich.text import Text
 
 import calibrant as cal
 from calibrant.cli.drawing import Output
-from calibrant.cli.verbs import Fields, plain, progress_bar, verb, warn
+from calibrant.cli.verbs import Fields, plain, progress_bar, reading_lines, verb, warn
 from calibrant.core.errors import InputError
 from calibrant.evaluation.compare import open_halves
 from calibrant.evaluation.results import Comparison
@@ -71,7 +71,8 @@ def compare(
         two = (result.row(name) for name in (result.best, result.second) if name and name != "none")
         calibrators = {"none": None} | {row.method: row.calibrator for row in two}
         curves = shift(calibrators, conditions, metric_options={"n_bins": result.n_bins})
-    return finish(result, {"": result}, files, partial(show, result, files), shift=curves, **printed)
+    screen = partial(show, result, files, read=reading_lines(val))
+    return finish(result, {"": result}, files, screen, shift=curves, **printed)
 
 
 def finish(
@@ -112,13 +113,13 @@ def finish(
     return not result.fitted_methods
 
 
-def show(comparison: Comparison, sources: Sequence[str] = (), command: str = "") -> None:
+def show(comparison: Comparison, sources: Sequence[str] = (), command: str = "", read: Sequence[str] = ()) -> None:
     """Print the verdict, the table and what its marks mean; of a command that read files, how to fit what to ship."""
     out, task, floor = Output(), comparison.task, comparison.noise_floor
     wide = out.width >= WIDE
     out.print(Text(comparison.verdict, "bold"))
     kind = "" if task == "pairs" else f", {comparison.n_classes} {'labels' if task == 'multilabel' else 'classes'}"
-    out.note(f"{comparison.fitted}{kind}")
+    out.note(f"{comparison.fitted}{kind}", *read)
     if floor is not None:
         out.note(f"noise floor: a calibrated model would show ECE {100 * floor.mean:.2f}% at this n")
     few = bool(comparison.too_few_rows)

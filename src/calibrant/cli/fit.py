@@ -7,7 +7,7 @@ import calibrant as cal
 from calibrant.calibrators.group import GroupCalibrator
 from calibrant.calibrators.prepare import task_method
 from calibrant.calibrators.registry import resolve
-from calibrant.cli.verbs import Fields, answer, progress_bar, skipped_words, verb, warn
+from calibrant.cli.verbs import Fields, answer, doubts_of, progress_bar, reading_lines, skipped_words, verb, warn
 from calibrant.core import errors, progress
 from calibrant.core.atomic import check_replaceable
 from calibrant.core.errors import InputError
@@ -72,11 +72,13 @@ def fit(
     if skip_bad_parts:
         result["skipped_parts"] = list(predictions.skipped)
     if not as_json:
+        warn(doubts_of(predictions), "doubt")
         warn([*result["warnings"], *skipped_words(predictions.skipped)])
     precision = result["precision"]
     lines = [
         f"{result['class']} on {file}: {result['n']} rows, {result['n_classes']} classes, {result['n_parameters']} "
         f"parameter{'s' * (result['n_parameters'] != 1)}, {result['fit_seconds']:.2f} s",
+        *reading_lines(predictions),
         f"{'on the fit data':<16}{'before':>10}{'after':>10}",
         *(f"{name:<16}{before:>10.4f}{result['after'][name]:>10.4f}" for name, before in result["before"].items()),
         "Metrics on the fit data are optimistic: judge on other data with `calibrant apply` and `measure`.",
@@ -109,7 +111,8 @@ def _fit_and_save(calibrator: Any, predictions: Predictions, output: str, engine
     names = FIGURES if task == "multiclass" else FIGURES[:-1]
     both = {"before": rows, "after": calibrate_predictions(calibrator, rows)}
     figures: Any = {when: stream(one, names, engine=engine) for when, one in both.items()}
-    cal.save(calibrator, output, class_names=predictions.class_names, source=predictions.name, **figures)
+    classes, source = predictions.class_names, predictions.name
+    cal.save(calibrator, output, class_names=classes, source=source, reading=predictions.reading, **figures)
     return {
         "class": kind,
         "n": predictions.n,

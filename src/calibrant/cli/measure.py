@@ -207,7 +207,9 @@ def words(gate: Fields) -> str:
 def show(result: Measurement, name: str, kind: str, everything: bool) -> None:
     """Print verdict, main figures and groups; the diagram, the other figures and the worst classes where asked for."""
     out, task = Output(), TASKS[result.task].format(result.n_classes)
-    out.print(Text.assemble((f"{name}  ", "bold"), (f"{result.n:,} rows{result.weighed}, {task}, {kind}\n", GREY)))
+    read = "" if result.reading is None else f"read: {result.reading.sentence}\n"
+    size = f"{result.n:,} rows{result.weighed}, {task}, {kind}\n"
+    out.print(Text.assemble((f"{name}  ", "bold"), (size + read, GREY)))
     _verdict(out, result)
     out.print()
     if everything:

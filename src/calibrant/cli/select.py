@@ -3,7 +3,7 @@
 from textwrap import fill
 
 import calibrant as cal
-from calibrant.cli.verbs import Fields, Seed, answer, progress_bar, verb, warn
+from calibrant.cli.verbs import Fields, Seed, answer, doubts_of, progress_bar, reading_lines, verb, warn
 from calibrant.core import errors
 from calibrant.core.atomic import check_replaceable
 from calibrant.evaluation.results import TOO_FEW_TO_COMPARE
@@ -57,6 +57,7 @@ def select(
         before={criterion: scores["none"]} if "none" in scores else None,
         after={criterion: scores[chosen]},
         source=predictions.name,
+        reading=predictions.reading,
         n=chooser.n_rows_,
         fingerprint=chooser.fingerprint_,
     )
@@ -72,11 +73,15 @@ def select(
         "artifact": output,
     }
     if not as_json:
+        warn(doubts_of(predictions), "doubt")
         warn(heard)
     # the reason, which names what is averaged, then every candidate with its score, the best first; with too few rows
     # candidates are not ranked
     reason = f"{few}: {TOO_FEW_TO_COMPARE}" if few else chooser.reason_
-    lines = [fill(reason, 80, break_on_hyphens=False), f"{cv} folds of {predictions.n:,} rows, seed {seed}"]
+    lines = [
+        fill(reason, 80, break_on_hyphens=False),
+        f"{cv} folds of {predictions.n:,} rows, seed {seed}",
+    ]
     shown = {name: "their average" if " + " in name else name for name in (*scores, *failures)}
     width = max(map(len, shown.values()))
     for name in scores if few else sorted(scores, key=lambda name: sign(criterion) * scores[name]):
@@ -85,4 +90,4 @@ def select(
         lines.append(f" {mark} {shown[name]:<{width}}  {scores[name]:>8.5f}{error}")
     lines += [f"   {name:<{width}}  failed: {reason}" for name, reason in failures.items()]
     saved = f"wrote {shown[chosen]} to {output}" if few else f"wrote {output}"
-    answer(as_json, result, [*lines, saved])
+    answer(as_json, result, [*lines, *reading_lines(predictions), saved])

@@ -55,6 +55,7 @@ HELP = {
     "weights": "Array or column of the weights, or an .npy file of them.",
     "weights_are": "rows: intervals and tests draw the rows; counts: every copy, a weight of 2 being the row twice.",
     "class_names": "Names of the classes in order: cat,dog; or by label: 1=cat,2=dog.",
+    "strict": "Accept only documented names and options.",
     "ignore_index": "Leave out rows with this label, such as -100 or 255.",
 }
 """What the options that several verbs share mean; a verb's docstring may say it otherwise."""
@@ -89,7 +90,7 @@ Fields = dict[str, Any]
 TEXT, SWITCH = (str | None, None), (bool, False)
 BUNDLES: dict[str, Fields] = {
     "said": dict.fromkeys(("kind", "task", "scores", "labels", "weights", "class_names"), TEXT)
-    | {"ignore_index": (int | None, None)},
+    | {"ignore_index": (int | None, None), "strict": SWITCH},
     "how": {
         "by": TEXT,
         "cluster": TEXT,
@@ -236,6 +237,16 @@ def warn(texts: Iterable[str], word: str = "warning") -> None:
     """Print warnings, one per line, where they do not mix with the result."""
     for text in texts:
         typer.echo(plain(f"{word}: {text}"), err=True)
+
+
+def reading_lines(given: Any) -> list[str]:
+    """Return the line that states how predictions were read from a file; none for arrays in memory."""
+    return [] if given.reading is None else [f"read: {given.reading.sentence}"]
+
+
+def doubts_of(given: Any) -> tuple[str, ...]:
+    """Return why the values make the reading of predictions suspicious."""
+    return () if given.reading is None else given.reading.doubts
 
 
 def skipped_words(skipped: Sequence[str]) -> list[str]:

@@ -3,7 +3,7 @@
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,14 @@ class InputError(ValueError):
     a.csv does not say its kind; try kind='percent'
     """
 
-    def __init__(self, message: str, **remedy: Any) -> None:
+    def __init__(self, message: str, *remedies: Mapping[str, Any], **remedy: Any) -> None:
         super().__init__(message)
-        self.remedy = remedy
+        self.remedies = [dict(one) for one in (remedy, *remedies) if one]
+
+    @property
+    def remedy(self) -> dict[str, Any]:
+        """The first set of options; empty if none is known."""
+        return self.remedies[0] if self.remedies else {}
 
     @property
     def message(self) -> str:

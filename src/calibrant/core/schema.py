@@ -250,6 +250,55 @@ class Schema:
         return InputError(f"{name} must be class numbers or names, got {text[:40]!r} in row {row}: {known}")
 
 
+@dataclass(frozen=True)
+class Reading(Schema):
+    """A schema with the columns it was read from, the evidence for it, and doubts.
+
+    Parameters
+    ----------
+    options : mapping
+        Options of `open_predictions` that read other files in the same way.
+    evidence : str
+        What the values show, such as "rows sum to 1".
+    doubts : tuple of str
+        Why the values make the reading suspicious.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    evidence: str = ""
+    doubts: tuple[str, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """One line: the columns of the scores, of the labels, and those used in addition."""
+        one = {"binary": "probability", "pairs": "confidence"}.get(self.task, self.kind)
+        word = (one if self.kind == "probabilities" else "logit") if self.flat else self.kind
+        evidence = f"({self.evidence})" if self.evidence else ""
+        parts = [" ".join(filter(None, [word, _span(self.columns.get("scores", ())), evidence]))]
+        labels = self.columns.get("labels", ())
+        if self.task == "pairs" and len(labels) == 2:
+            parts.append(f"correct where {labels[0]} equals {labels[1]}")
+        elif labels:
+            parts.append(f"labels {_span(labels)}")
+        coding = self.options.get("class_names")
+        if isinstance(coding, Mapping):
+            parts[-1] += f" ({listed([f'{label} is {name}' for label, name in coding.items()], 4)})"
+        elif self.flat and coding:
+            parts[-1] += f" (positive: {list(coding)[-1]})"
+        extra = [role for role in ("weights", "clusters", "groups") if role in self.columns]
+        parts += [f"{role} {', '.join(self.columns[role])}" for role in extra]
+        return ", ".join(parts)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The entry `read_as` of a JSON document."""
+        return {"sentence": self.sentence, "doubts": list(self.doubts)}
+
+
+def _span(names: Sequence[str]) -> str:
+    """Names of columns, of many the first and the last."""
+    return f"{names[0]} … {names[-1]}" if len(names) > 2 else ", ".join(names)
+
+
 class Alignment(NamedTuple):
     """How columns become those of another schema: their places in the wanted order (None: as they are), and a note."""
 

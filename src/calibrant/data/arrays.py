@@ -41,6 +41,7 @@ from calibrant.data.source import (
     LABEL_SHARES,
     LABELS,
     MAX_TEXT_BYTES,
+    SCORES,
     SINGLE,
     WEIGHTS,
     ArrayField,
@@ -54,11 +55,14 @@ from calibrant.data.source import (
     reading,
 )
 
-COMPANIONS = (*LABELS, *WEIGHTS, CLASS_NAMES, CORRECT, LABEL_SHARES, "clusters", "group")
+COMPANIONS = (*LABELS, "targets", "y_true", *WEIGHTS, CLASS_NAMES, CORRECT, LABEL_SHARES, "clusters", "group")
 """Files beside a matrix that belong to it."""
 
 KIND_WORDS = (*KINDS, *SINGLE.values())
-"""Last words of the names of files that hold scores."""
+"""Last words of the names of files of scores that are written."""
+
+READ_WORDS = (*KIND_WORDS, *SCORES)
+"""Last words of the names of files of scores that are read."""
 
 MAX_HEADER = 10_000
 DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError, KeyError, OverflowError)
@@ -89,7 +93,7 @@ NUMPY_GLOBALS: list[Any] = [
 def npy_fields(path: Path, wanted: Wanted) -> Found:
     """The matrix at `path` and the files beside it that belong to it."""
     path = matrix_path(path)
-    word = kind_word(path.stem)
+    word = kind_word(path.stem, READ_WORDS)
     if is_companion(path):
         raise InputError(f"{path} is the companion of a matrix: open the file of the logits or probabilities")
     if word is None and wanted.kind is None:
@@ -103,7 +107,7 @@ def npy_fields(path: Path, wanted: Wanted) -> Found:
 
 def companions(stem: str) -> dict[str, str]:
     """What may lie beside a matrix whose file has this name without `.npy`, and the names of those files."""
-    word = kind_word(stem)
+    word = kind_word(stem, READ_WORDS)
     prefix = stem.removesuffix(word) if word else f"{stem}_"
     return {companion: f"{prefix}{companion}.npy" for companion in COMPANIONS}
 

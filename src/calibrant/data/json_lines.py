@@ -57,7 +57,7 @@ from calibrant.data.source import (
     first_of,
     reading,
 )
-from calibrant.data.tables import memory_array
+from calibrant.data.tables import by_name, memory_array
 
 Row = dict[str, Any]
 Read = tuple[list[Row], tuple[str, ...]]
@@ -100,7 +100,7 @@ def fields(path: Path, wanted: Wanted) -> Found:
     for key in sorted(keys, key=lambda key: key not in KINDS):
         missing = [line for line, row in enumerate(rows, 1) if key not in row]
         if not missing:
-            columns[key] = [row[key] if key in (LOGPROBS, TOP_LOGPROBS) else _by_name(row[key]) for row in rows]
+            columns[key] = [row[key] if key in (LOGPROBS, TOP_LOGPROBS) else by_name(row[key]) for row in rows]
         elif key in scored.union(LABELS, WEIGHTS, GROUPS, CLUSTERS):
             raise InputError(f"{path}: {key} is missing in line {missing[0]}")
     found = Fields()
@@ -116,25 +116,6 @@ def fields(path: Path, wanted: Wanted) -> Found:
         elif (array := memory_array(column, f"{path}: {key}")) is not None:
             found[key] = ArrayField(array)
     return found
-
-
-def _by_name(value: Any) -> Any:
-    """Scores by class from the lists in which pipelines and clouds write them; anything else as it is.
-
-    >>> _by_name([{"label": "cat", "score": 0.9}, {"label": "dog", "score": 0.1}])
-    {'cat': 0.9, 'dog': 0.1}
-    >>> _by_name({"classes": ["cat", "dog"], "scores": [0.9, 0.1]})
-    {'cat': 0.9, 'dog': 0.1}
-    """
-    if isinstance(value, list) and all(isinstance(item, dict) and len(item) == 2 for item in value):
-        items = [sorted(item.values(), key=lambda part: not isinstance(part, str)) for item in value]
-    elif isinstance(value, dict) and len(value) == 2 and all(isinstance(part, list) for part in value.values()):
-        items = list(map(list, zip(*value.values(), strict=False)))
-    else:
-        return value
-    fits = all(isinstance(name, str) and type(number) in (int, float) for name, number in items)
-    made = dict(items) if fits else {}
-    return made if len(made) == len(items) > 1 else value
 
 
 def records(path: Path) -> Read:
@@ -359,6 +340,9 @@ def read_log(path: Path) -> Read:
     """The rows of a JSON document: a list of objects, or the log of an Inspect task."""
     found = json.loads(path.read_bytes())
     samples = found.get("samples", found) if isinstance(found, dict) else found
+    if isinstance(found, dict) and "data" in found and {"columns", "schema"} & set(found):  # pandas: split, or table
+        names = found.get("columns")
+        samples = found["data"] if names is None else [dict(zip(names, row, strict=True)) for row in found["data"]]
     if isinstance(samples, dict):  # columns, as pandas writes them: lists, or objects by row
         columns = list(map(_items, samples.values()))
         whole = all(isinstance(one, list) and len(one) == len(columns[0]) for one in columns)

@@ -28,13 +28,14 @@ import numpy as np
 from calibrant.core import progress
 from calibrant.core.arrays import Array, as_array, look_like_probabilities
 from calibrant.core.errors import InputError, MissingExtraError, NoRowsError
-from calibrant.core.schema import check_kind, check_task, identifiers, resolve_task
+from calibrant.core.schema import KINDS, check_kind, check_task, identifiers, resolve_task
 from calibrant.data.arrays import array_field, companions, is_companion, matrix_path
 from calibrant.data.assemble import assembled
 from calibrant.data.chunks import Chunk, part_error
 from calibrant.data.guards import IDS
 from calibrant.data.predictions import PER_ROW, Predictions
 from calibrant.data.source import (
+    CONFIDENCE,
     LABEL_IDS,
     PREDICTIONS,
     Field,
@@ -75,6 +76,7 @@ READERS = {
     ".tsv": "tables.csv_fields",
     ".tsv.gz": "tables.csv_fields",
     ".txt": "tables.csv_fields",
+    ".zip": "tables.zip_fields",
     ".xlsx": "tables.excel_fields",
     ".p": "arrays.pickle_fields",
     ".pkl": "arrays.pickle_fields",
@@ -111,6 +113,7 @@ def open_predictions(
     skip_bad_parts: bool = False,
     engine: Any = "local",
     guard: bool = True,
+    strict: bool = False,
     name: str = "",
 ) -> Predictions:
     """Open a file or folder of predictions, or an embedded data set, without reading its values yet.
@@ -149,6 +152,8 @@ def open_predictions(
         Where `skip_bad_parts` reads them.
     guard : bool
         False accepts logits that look like probabilities.
+    strict : bool
+        Accept only documented names and options.
     name : str
         What error messages call an object in memory.
 
@@ -181,6 +186,7 @@ def open_predictions(
         ignore_index,
         2 * guard,
         name,
+        strict=strict,
     )
     if not isinstance(path, (str, os.PathLike)):
         return _from_object(path, wanted)
@@ -342,6 +348,8 @@ def _from_object(given: Any, wanted: Wanted) -> Predictions:
         words = (wanted.word, "labels", "weights")
         given = {word: as_array(value, word) for word, value in zip(words, given, strict=False) if value is not None}
         wanted = replace(wanted, require_labels=False)
+    named = isinstance(given, Mapping) and not {*KINDS, CONFIDENCE, "scores"}.isdisjoint(given)
+    wanted = replace(wanted, trusted=pair or named)
     columns = dict(given) if isinstance(given, Mapping) else frame_columns(given)
     if columns is None:
         raise InputError(

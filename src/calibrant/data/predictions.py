@@ -26,7 +26,7 @@ from calibrant.core.arrays import (
 from calibrant.core.errors import InputError
 from calibrant.core.memory import spare_memory
 from calibrant.core.rows import Rows
-from calibrant.core.schema import FLAT, PERCENT, Schema, check_kind, cluster_codes, resolve_task
+from calibrant.core.schema import FLAT, PERCENT, Reading, Schema, check_kind, cluster_codes, resolve_task
 from calibrant.core.softmax import log_odds, log_stored, sigmoid, softmax
 from calibrant.data.source import (
     ANY_LABELS,
@@ -100,6 +100,8 @@ class Predictions:
         Do the clusters only count the images of this file?
     dense : tuple of (tuple of int, int), optional
         Of dense scores whose places are all rows: the shape of the places, and the axis of the classes.
+    reading : Reading, optional
+        How the columns of a table or the arrays of a file were read.
     absent : "keep", "never" or None
         What is known of classes without labels, as the parameter of `AutoCalibrator`: options of multiple choice that
         cannot be right are "never".
@@ -135,6 +137,7 @@ class Predictions:
     spread: bool = False
     absent: str | None = None
     score_columns: tuple[str, ...] = ()
+    reading: Reading | None = None
     _labels: Array | None = None
     _checked: bool = False
     _converted: Array | None = None

@@ -36,8 +36,8 @@ LABELS = ("labels", "label")
 """Names of labels that win over any other."""
 
 OTHER_LABELS = (
-    "label_ids", "targets", "target", "y_true", "y", "true_label", "true_class", "truth", "ground_truth", "actual",
-    "answer", "outcome",
+    "label_ids", "targets", "target", "y_true", "y", "y_test", "true_label", "true_class", "truth", "true",
+    "ground_truth", "gold", "gold_label", "expected", "actual", "answer", "outcome",
 )  # fmt: skip
 """Names that libraries use; read where exactly one of them is there."""
 
@@ -54,6 +54,7 @@ SCORES = {
     "y_prob": "probabilities",
     "y_proba": "probabilities",
     "pred_proba": "probabilities",
+    "log_probs": "logits",
 }
 """Names of scores, and the kind that they say."""
 
@@ -69,9 +70,6 @@ CLASS_NAMES = "class_names"
 
 PARTNERS = {CONFIDENCE: CORRECT, PREDICTIONS: LABEL_IDS}
 """Names of scores that only count beside the labels that belong to them."""
-
-PREDICTED = ("pred", "predicted", "prediction", "predicted_label", "predicted_class", "y_pred")
-"""Names of the answer given, beside a confidence and the true label."""
 
 ANSWER = "answer given"
 """What the label of a file is called where the true labels come from another one."""
@@ -93,8 +91,116 @@ MARKS = (
 """Names of the scores of one class: `prob_cat`, R's `prob.cat` and `.pred_cat`, KNIME's `P (pet=cat)`, RapidMiner's
 `confidence(cat)`."""
 
-MARKS_BEHIND = re.compile(r"(?P<name>.+)[_. ](?:(?P<logits>logits?)|prob(?:a|ability)?)", re.IGNORECASE)
-"""The same behind the class, `cat_prob`: read where no name has a mark before it, and two or more have this one."""
+SCORE_WORDS = frozenset(
+    [
+        "p",
+        "pr",
+        "prob",
+        "probs",
+        "proba",
+        "probas",
+        "probability",
+        "probabilities",
+        "pred",
+        "preds",
+        "predict",
+        "prediction",
+        "predictions",
+        "score",
+        "scores",
+        "conf",
+        "confidence",
+        "risk",
+        "phat",
+        "yhat",
+        "likelihood",
+        "posterior",
+        "softmax",
+        "output",
+        "outputs",
+        "cats",
+        "options",
+    ]
+)
+"""Words in the names of columns that may be scores: such columns are read if the values are evidence for it."""
+
+PERCENT_WORDS = frozenset(
+    ["prob", "probs", "proba", "probability", "percent", "pct", "conf", "confidence", "likelihood"]
+)
+"""Words in the names of one score per row that may be a percentage."""
+
+PROBABILITY_WORDS = PERCENT_WORDS | frozenset(
+    ["p", "pr", "pred", "preds", "prediction", "predictions", "risk", "phat", "yhat", "posterior", "softmax", "target"]
+)
+"""Words in the names of one score per row that mean a probability; others may as well be points or similarities."""
+
+ANSWER_WORDS = frozenset(
+    [
+        "pred",
+        "preds",
+        "predict",
+        "predicted",
+        "prediction",
+        "predictions",
+        "response",
+        "decision",
+        "detected",
+        "guess",
+        "output",
+        "answered",
+        "suggestion",
+        "yhat",
+    ]
+)
+"""Words in the names of columns that hold the answers of a model: they are never labels."""
+
+TRUTH_WORDS = frozenset(
+    [
+        "label",
+        "labels",
+        "class",
+        "true",
+        "truth",
+        "target",
+        "targets",
+        "actual",
+        "gold",
+        "outcome",
+        "species",
+        "obs",
+        "observed",
+        "expected",
+        "event",
+        "died",
+        "diagnosis",
+        "targs",
+        "y",
+        "key",
+        "reference",
+        "correct",
+    ]
+)
+"""Words in the names of columns of labels: they decide the order in which readings are suggested."""
+
+CORRECT_WORDS = frozenset(
+    "correct right hit hits tp match matched accepted".split()  # noqa: SIM905
+)
+"""Words in the names of columns that hold whether an answer is right."""
+
+STACK_WORDS = frozenset(
+    "split subset partition epoch step iteration model run seed checkpoint fold train".split()  # noqa: SIM905
+)
+"""Words in the names of columns that tell copies of rows apart: of several models, epochs, or parts of the data."""
+
+ID_WORDS = frozenset(
+    "id ids uid uuid qid".split()  # noqa: SIM905
+)
+"""Words in the names of columns that identify what a row is about."""
+
+NO_RISKS = frozenset(
+    "conf confidence certainty margin".split()  # noqa: SIM905
+)
+"""Words in the names of scores that belong to an answer, not to the positive class."""
 
 SHARE_PREFIXES = ("label_share_", "label_shares_", "share_")
 LABEL_PREFIXES = ("label_", "labels_")
@@ -125,6 +231,10 @@ class Wanted:
     """What messages call the file."""
     split: str = ""
     """The part of the file: `val` of `file#val`."""
+    strict: bool = False
+    """Are only documented names and options of the caller read?"""
+    trusted: bool = False
+    """Did the caller pass arrays under documented names, so that their values are not judged?"""
 
     @property
     def called(self) -> str:
@@ -160,6 +270,15 @@ def first_of(words: Iterable[Any], found: Container[Any]) -> Any:
     return next((word for word in words if word in found), None)
 
 
+def class_names_of(columns: Sequence[str], text: str) -> Sequence[str]:
+    """What distinguishes columns: the part that `*` stands for, or the names without a documented prefix."""
+    head, star, tail = text.partition("*")
+    if star and "," not in text:
+        return [column.removeprefix(head).removesuffix(tail) for column in columns]
+    marks = [class_of(column) for column in columns]
+    return [mark[1] for mark in marks if mark] if all(marks) else list(columns)
+
+
 def score_kind(word: str) -> str | None:
     """The kind that a name of scores says, if it says one.
 
@@ -176,7 +295,7 @@ def split_names(fields: Found) -> list[str]:
     """The prefixes that `file#prefix` can pick, and "" if the file has scores without one."""
     found = set()
     for key in fields:
-        for word in (*SCORES, *PARTNERS):
+        for word in (key,) if key in SCORES else (*SCORES, *PARTNERS):
             if key == word or key.endswith("_" + word):
                 prefix = key[: -len(word)]
                 if word not in PARTNERS or prefix + PARTNERS[word] in fields:
@@ -489,7 +608,10 @@ class Field(Source):
 
     def beside(self, others: Sequence[Field], key: str) -> Field:
         """This column and others side by side, as one matrix that is called `key`; alone as it is, in numbers."""
-        return ArrayField(np.column_stack([one.read() for one in (self, *others)])) if others else self
+        try:
+            return ArrayField(np.column_stack([one.read() for one in (self, *others)])) if others else self
+        except (TypeError, ValueError) as error:  # such as dates and numbers
+            raise InputError(f"{key} must hold one real number per row and column: {error}") from error
 
     @property
     def nbytes(self) -> int:

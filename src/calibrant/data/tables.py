@@ -10,14 +10,18 @@ is the one of `,` `;` tab `|` that occurs most often in the header; beside `;`, 
 commas. Parquet columns of lists hold K numbers per row; class names are a JSON list in the schema's metadata.
 """
 
+import codecs
 import csv
 import gzip
+import io
 import re
+import zipfile
 import zlib
 from bisect import bisect
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
+from copy import copy
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from pathlib import Path
@@ -29,7 +33,7 @@ from calibrant.core import progress
 from calibrant.core.arrays import Array, as_array
 from calibrant.core.errors import InputError
 from calibrant.core.schema import typed
-from calibrant.data.arrays import check_members, names_field
+from calibrant.data.arrays import DAMAGE, check_members, names_field
 from calibrant.data.scratch import Scratch
 from calibrant.data.source import (
     CLASS_NAMES,
@@ -311,7 +315,14 @@ def table_fields(path: Path, wanted: Wanted) -> Fields:
 
 def _fields(table: Table) -> Fields:
     names = canonical(table.names)
-    found = Fields({name: TableField(table, [place], name) for place, name in enumerate(names) if name})
+    found = Fields()
+    for place, name in enumerate(names):
+        if name and "struct" in str(table.types[place]):
+            cells = [row for _, batch in table.batches([place], 0, VECTOR_BATCH) for row in batch.column(0).to_pylist()]
+            if (field := struct_field(cells)) is not None:
+                found[name] = field
+        elif name:
+            found[name] = TableField(table, [place], name)
     if CLASS_NAMES.encode() in table.metadata:
         text = table.metadata[CLASS_NAMES.encode()]
         found[CLASS_NAMES] = names_field(text, f"{table.called}: {CLASS_NAMES}")
@@ -450,7 +461,26 @@ def opened_text(path: Path) -> Iterator[Any]:
     packed = path.suffix.lower() == ".gz"
     damage = (EOFError, zlib.error, gzip.BadGzipFile)
     with reading(path, "gzip file" if packed else "table", damage), path.open("rb") as raw:
+        if raw.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) and not packed:
+            raw.seek(0)
+            yield io.BytesIO(raw.read().decode("utf-16").encode())
+            return
+        raw.seek(0)
         yield _Gunzip(fileobj=raw) if packed else raw
+
+
+def zip_fields(path: Path, wanted: Wanted) -> Fields:
+    """The columns of the one table of text in a zip archive."""
+    with reading(path, "zip archive", DAMAGE), zipfile.ZipFile(path) as archive:
+        check_members(path, ROOM_FOR_TEXT)
+        names = [name for name in archive.namelist() if not name.startswith("__MACOSX") and not name.endswith("/")]
+        if len(names) != 1 or not names[0].lower().endswith((".csv", ".tsv", ".txt")):
+            raise InputError(
+                f"{path} must hold one .csv, .tsv or .txt, but holds {', '.join(names)[:100] or 'nothing'}"
+            )
+        scratch = Scratch()
+        scratch.path.write_bytes(archive.read(names[0]))
+        return csv_fields(scratch.path, wanted)
 
 
 class _Gunzip(gzip.GzipFile):
@@ -485,8 +515,91 @@ def frame_columns(given: Any) -> dict[str, Any] | None:
 def column_fields(columns: Mapping[Any, Any]) -> Fields:
     """Columns in memory as fields, under their canonical names; what is not an array is left out."""
     names = canonical(list(map(str, columns)))
-    arrays = {word: memory_array(column, word) for word, column in zip(names, columns.values(), strict=True)}
-    return Fields({word: ArrayField(array) for word, array in arrays.items() if array is not None})
+    found = Fields()
+    for word, column in zip(names, columns.values(), strict=True):
+        array = memory_array(column, word)
+        cells = column if array is None and isinstance(column, np.ndarray) and column.dtype.kind == "O" else ()
+        field = struct_field(list(cells)) if array is None else ArrayField(array)
+        if field is not None:
+            found[word] = field
+    return found
+
+
+def by_name(value: Any) -> Any:
+    """Scores by class from the lists in which pipelines, clouds and Spark write them; other values unchanged.
+
+    >>> by_name([{"label": "cat", "score": 0.9}, {"label": "dog", "score": "0.1"}])
+    {'cat': 0.9, 'dog': 0.1}
+    >>> by_name({"classes": ["cat", "dog"], "scores": [0.9, 0.1]}), by_name({"type": 1, "values": [0.5, 0.5]})
+    ({'cat': 0.9, 'dog': 0.1}, [0.5, 0.5])
+    """
+    if isinstance(value, list) and all(isinstance(item, dict) and len(item) == 2 for item in value):
+        items = [sorted(item.values(), key=_is_number) for item in value]
+    elif isinstance(value, dict) and (lists := [part for part in value.values() if isinstance(part, list)]):
+        if len(lists) == 1 and len(value) == 2 and "values" in value:
+            return lists[0]
+        lists.sort(key=lambda part: all(map(_is_number, part)))
+        items = list(map(list, zip(*lists, strict=False))) if len(lists) == 2 else []
+    else:
+        return value
+    fits = all(isinstance(name, str) and _is_number(number) for name, number in items)
+    made = {name: float(number) for name, number in items} if fits else {}
+    return made if len(made) == len(items) > 1 else value
+
+
+def _is_number(value: Any) -> bool:
+    """Return whether a value is a number, or a text that spells one with a decimal point."""
+    return type(value) in (int, float) or (isinstance(value, str) and "." in value and bool(DECIMAL.fullmatch(value)))
+
+
+def struct_field(rows: Sequence[Any]) -> ArrayField | None:
+    """A matrix from rows of (class, number) structs that all name the same classes; None for other rows."""
+    made = [by_name(list(row) if isinstance(row, (np.ndarray, tuple)) else row) for row in rows]
+    if not made or not all(isinstance(row, dict) and row.keys() == made[0].keys() for row in made):
+        return None
+    found = ArrayField(np.array([[row[name] for name in made[0]] for row in made], float))
+    found.names = list(made[0])
+    return found
+
+
+def sample_columns(fields: Mapping[str, Field], rows: int) -> dict[str, Array]:
+    """The first rows of columns and arrays: numbers as float64 (n,) or (n, K), texts (n,); others are left out."""
+    found: dict[str, Array] = {}
+    stored = {key: field for key, field in fields.items() if isinstance(field, TableField) and not field.lists}
+    if stored:  # all columns of a table are read at once
+        table = next(iter(stored.values())).table
+        places = sorted({field.columns[0] for field in stored.values()})
+        for _, batch in islice(table.batches(places, 0, rows), 1):
+            for key, column in stored.items():
+                found[key] = _sampled_cells(column, batch.column(places.index(column.columns[0])).slice(0, rows))
+    for key, field in fields.items():
+        with suppress(InputError):
+            if key in found or len(field.shape) not in (1, 2) or (isinstance(field, TableField) and key in stored):
+                continue
+            blocks = iter([field.read()[:rows]]) if field.fortran else field.blocks(0, min(rows, field.shape[0]), rows)
+            for values in islice(blocks, 1):
+                found[key] = _as_float(values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values)
+    return found
+
+
+def _sampled_cells(field: TableField, column: Any) -> Array:
+    """Cells of a column as numbers where they all are."""
+    probe = copy(field)
+    if str(column.type) in TEXTS and len(column):
+        probe.percent = str(column[0]).strip().endswith("%")
+    with suppress(InputError):
+        return np.asarray(probe._numbers(column, 0, 0), float)
+    found = memory_array(column.to_numpy(zero_copy_only=False), field.called)
+    return _as_float(np.array([""] * len(column)) if found is None else found)
+
+
+def _as_float(values: Array) -> Array:
+    """Numbers, also those that texts spell, as float64; anything else as texts."""
+    if values.dtype.kind in "fiub":
+        return values.astype(float)
+    texts = np.array(["" if one is None else str(one) for one in values.ravel().tolist()]).reshape(values.shape)
+    numbers = typed(np.char.strip(texts)) if texts.size else texts
+    return numbers.astype(float) if numbers.dtype.kind in "fi" and np.isfinite(numbers).any() else texts
 
 
 def memory_array(column: Any, name: str) -> Array | None:

@@ -20,7 +20,7 @@ import numpy as np
 from calibrant.core.arrays import Array
 from calibrant.core.atomic import atomic_write
 from calibrant.core.errors import InputError
-from calibrant.core.schema import class_key, class_number
+from calibrant.core.schema import OUTCOMES, class_key, class_number
 from calibrant.data.arrays import DTYPES, LOCAL_HEADER, METADATA, kind_word
 from calibrant.data.json_lines import LOGPROBS, TOP_LOGPROBS, records
 from calibrant.data.opening import HOLDS_PARTS, reader_of, suffix_of
@@ -96,13 +96,28 @@ def write_predictions(
     return [target]
 
 
-def columns_of(predictions: Predictions) -> dict[str, Array]:
+def written_labels(predictions: Predictions, *, texts: bool = True) -> Array | None:
+    """Labels as readers understand them: labels are matched to names first, and 1 is the class called yes.
+
+    Names are written where one of them is a number or a word for an outcome; without `texts`, numbers that mean
+    the same.
+    """
+    labels, names = predictions._labels, predictions.class_names or ()
+    if labels is None or predictions.task == "multilabel" or not names:
+        return labels
+    numbers = [class_number(name) for name in names]
+    outcomes = [OUTCOMES.get(name.lower()) for name in names]
+    if set(numbers) - {None}:
+        return np.array(names if None in numbers else numbers)[labels]
+    if set(outcomes) - {None} and not predictions.flat:
+        coded = len(names) == 2 and set(outcomes) == {0, 1}
+        return np.array(names if texts else outcomes if coded else range(len(names)))[labels]
+    return labels
+
+
+def columns_of(predictions: Predictions, *, texts: bool = True) -> dict[str, Array]:
     """Everything with an entry per row but the scores, by the names that files use."""
-    labels = predictions._labels
-    numbers = [class_number(name) for name in predictions.class_names or ()]
-    if labels is not None and predictions.task != "multilabel" and set(numbers) - {None}:
-        # a reader matches labels to names first: where one of the names is a number, labels are names too
-        labels = np.array(predictions.class_names if None in numbers else numbers)[labels]
+    labels = written_labels(predictions, texts=texts)
     own = {
         LABEL_SHARES: predictions.label_shares,
         CORRECT if predictions.task == "pairs" else "labels": labels,
@@ -141,7 +156,7 @@ def _stored(parts: Mapping[str, Predictions], *, names: bool = True) -> dict[str
     """The arrays of all parts, each under its prefix; class names as one of them, or not."""
     found = {}
     for split, predictions in parts.items():
-        columns = columns_of(predictions)
+        columns = columns_of(predictions, texts=names)
         if names and predictions.class_names is not None:
             columns[CLASS_NAMES] = np.array(predictions.class_names)
         shape = (predictions.n,) if predictions.flat else predictions.source.shape
@@ -284,18 +299,24 @@ def _save_text(
 
 
 def _write_jsonl(predictions: Predictions, path: Path) -> None:
-    """An object per row."""
-    key = score_word(predictions, predictions.flat)
+    """An object per row: scores by class if there are names, the label, and all other columns."""
+    key, names = score_word(predictions, predictions.flat), None if predictions.flat else predictions.class_names
     label = {"pairs": CORRECT, "multilabel": "labels"}.get(predictions.task, "label")
+    singular = {"labels": label, "weights": "weight", "clusters": "cluster"}
+    own = {singular.get(name, name): array for name, array in columns_of(predictions).items()}
+    if names is not None and predictions.task == "multiclass" and label in own:
+        own[label] = np.array(names)[predictions.labels]
     with path.open("w", encoding="utf-8") as file:
-        for chunk in predictions.chunks():
-            columns = {key: _shortest(chunk), label: chunk._labels, LABEL_SHARES: chunk.label_shares}
-            columns["weight"] = chunk.weights
-            found = {name: column.tolist() for name, column in columns.items() if column is not None}
-            if CORRECT in found:
-                found[CORRECT] = list(map(bool, found[CORRECT]))
-            for row in zip(*found.values(), strict=True):
-                file.write(json.dumps(dict(zip(found, row, strict=True)), allow_nan=False) + "\n")
+        for chunk in predictions.like(groups=own).chunks():  # groups are cut with the rows
+            scores = _shortest(chunk).tolist()
+            columns = {name: column.tolist() for name, column in chunk.groups.items()}
+            if CORRECT in columns:
+                columns[CORRECT] = list(map(bool, columns[CORRECT]))
+            for place, values in enumerate(scores):
+                row = {key: values if names is None else dict(zip(names, values, strict=True))}
+                cells = {name: column[place] for name, column in columns.items()}
+                row |= {name: None if cell != cell else cell for name, cell in cells.items()}  # noqa: PLR0124 (NaN)
+                file.write(json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def _shortest(chunk: Predictions) -> Array:

@@ -14,6 +14,7 @@ from calibrant.core.arrays import Array, check_counts
 from calibrant.core.bins import check_n_bins
 from calibrant.core.errors import said
 from calibrant.core.few_clusters import count_clusters, few_clusters_notes
+from calibrant.core.schema import Reading
 from calibrant.data import Predictions, open_predictions
 from calibrant.data.chunks import flattened
 from calibrant.engines.engine import Engine
@@ -79,6 +80,7 @@ class Measurement(PlainData):
     weighed : words on the weights behind the number of rows; empty where there are none.
     n_clusters : number of clusters; None if rows are independent.
     too_few_rows : reason why there is no verdict; empty if there is one.
+    reading : how the columns of a file or table were read.
     """
 
     n: int
@@ -101,6 +103,7 @@ class Measurement(PlainData):
     weighed: str = ""
     n_clusters: int | None = None
     too_few_rows: str = ""
+    reading: Reading | None = None
 
     json_fields = (
         "n", "n_classes", "class_names", "verdict", "metrics", "n_bins", "resamples", "seed", "left_out", "task",
@@ -109,6 +112,7 @@ class Measurement(PlainData):
 
     def __repr__(self) -> str:
         table, what, notes = self._shown(", p-value {:.3g}")
+        what += "" if self.reading is None else f"\nread: {self.reading.sentence}"
         return tables.text(table, said=[what, self.verdict], notes=notes + [f"note: {one}" for one in self.warnings])
 
     def _repr_html_(self) -> str:
@@ -186,7 +190,7 @@ class Measurement(PlainData):
             found["calibration_loss"] = loss.to_dict() | {"text": self.mendable}
         if self.labels:
             found["labels"] = plain(self.labels)
-        return found
+        return found | ({} if self.reading is None else {"read_as": self.reading.to_dict()})
 
 
 def measure(
@@ -301,6 +305,7 @@ def measure(
         left_out=left_out,
         groups=groups,
         weighed=weighed,
+        reading=given.reading,
         labels=label_figures(predictions, min(resamples, LABEL_RESAMPLES), seed, n_bins, own),
         calibration_loss=loss,
         n_clusters=None if n_clusters == given.n else n_clusters,

@@ -35,7 +35,7 @@ from calibrant.calibrators.registry import find_class, is_around_model
 from calibrant.core.arrays import Array, Json
 from calibrant.core.atomic import atomic_write, check_replaceable, check_source
 from calibrant.core.errors import FitWarning, InputError, MissingExtraError
-from calibrant.core.schema import Schema, check_kind
+from calibrant.core.schema import Reading, Schema, check_kind
 
 PathName = str | os.PathLike[str]
 Figures = Mapping[str, float] | None
@@ -54,6 +54,7 @@ FIELDS = {
     "after": dict,
     "created": str,
     "source": str,
+    "reading": dict,
 }
 """Fields of the header besides its format and the calibrator, each of this type or null."""
 
@@ -87,6 +88,8 @@ class Artifact:
     format: int = FORMAT
     created: str | None = None
     source: str | None = None
+    reading: Mapping[str, Any] | None = None
+    """How the fit data were read: "sentence", and "options" of `open_predictions` that read files in the same way."""
     digest: str = ""
     """Name of the file's content; empty where the calibrator comes from no file."""
 
@@ -114,6 +117,7 @@ def save(
     before: Figures = None,
     after: Figures = None,
     source: str | None = None,
+    reading: Reading | None = None,
 ) -> None:
     """Write a fitted calibrator to one file, in one step: a crash leaves the old file or the new one.
 
@@ -125,6 +129,7 @@ def save(
     kind : what the calibrator was fitted on and takes, "logits" or "probabilities"; by default what it remembers.
     n, fingerprint : of the fit data; by default what the calibrator remembers of its fit.
     source : name of the fit data, such as a file; kept beside the time of saving (that of SOURCE_DATE_EPOCH, if set).
+    reading : how the fit data were read, for `apply`.
 
     Examples
     --------
@@ -144,6 +149,7 @@ def save(
         before=before,
         after=after,
         source=source,
+        reading=reading and {"sentence": reading.sentence, "options": dict(reading.options)},
         created=_read_clock().isoformat(timespec="seconds"),
     )
     check_replaceable(path, can_hold_artifact, "an artifact")
@@ -288,6 +294,7 @@ def read_header(content: bytes) -> Json:
         found == FORMAT,
         f"the file has format {found!r}, but this calibrant reads {FORMAT}: save the calibrator again, or upgrade",
     )
+    header.setdefault("reading", None)
     odd = sorted(set(header) ^ {*FIELDS, "format", "calibrator"})
     _need(not odd, f"the header's keys are not those of format {FORMAT}: {odd[:4]}")
     for name, kind in FIELDS.items():
