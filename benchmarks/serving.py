@@ -47,12 +47,17 @@ def fitted(n_classes: int) -> calibrant.TemperatureScaling:
     return calibrant.TemperatureScaling().fit(logits, labels)
 
 
+def find_free_port() -> int:
+    """Return a free port on this machine."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
 @contextmanager
 def server(calibrator, *options):
     """A running service as (port, process)."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = find_free_port()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "cal.safetensors"
         calibrant.save(calibrator, path)
@@ -199,9 +204,7 @@ def run_starlette(path: str, port: int) -> None:
 @contextmanager
 def starlette_server(calibrator):
     """A running Starlette app as (port, process)."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = find_free_port()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "cal.onnx"
         calibrant.export_onnx(calibrator, path)

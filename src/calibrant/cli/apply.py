@@ -29,7 +29,7 @@ def is_replaceable_by_predictions(path: Path) -> bool:
 
 
 def open_as_fitted(file: str, reading: Mapping[str, Any] | None, given: Fields) -> dict[str, Predictions]:
-    """Open the parts of a file as the fit data were read, or as its own names say; labels may be missing."""
+    """Open the parts of a file as the fit data were read, or by the names of its columns; labels may be missing."""
     fitted = given | {word: value for word, value in (reading or {}).get("options", {}).items() if given[word] is None}
     for how in (fitted, given) if fitted != given else (given,):
         for labels in (True, None):
